@@ -28,9 +28,9 @@ from benchmarks.anchors import Anchor, anchors, npu_anchors
 
 import micronpu
 from micronpu.report.operations import together
+from micronpu.targets.ethosu.accelerators import timing_of
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.costs import Estimated, estimated, npu_latency
-from micronpu.targets.ethosu.npu import timing_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 from micronpu.targets.registry import find_target, options_for

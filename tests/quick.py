@@ -32,7 +32,7 @@ TESTS = ROOT / "tests"
 
 
 def module_of(path: Path) -> str:
-    """``micronpu.ops.distances`` of `src/micronpu/ops/distances.py`, ``tests.layers`` of `tests/layers.py`."""
+    """``micronpu.ops.reduction`` of `src/micronpu/ops/reduction.py`, ``tests.layers`` of `tests/layers.py`."""
     parts = path.relative_to(SOURCE.parent if path.is_relative_to(SOURCE) else ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide
-from micronpu.passes.choose import Choice, rewritten
+from micronpu.passes.rewrite import Choice, rewritten
+from micronpu.targets.neutron.costs import decide_for
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.neutron.policy import decide_for
 
 PUBLISHED = NeutronOptions(silicon="imxrt700", converter_flavor="SDK_25_12")
 LATEST = NeutronOptions(silicon="imxrt700")

@@ -6,8 +6,8 @@ from micronpu.quantize.config import get_symmetric_a8w4_quantization_config as g
 from micronpu.quantize.config import get_symmetric_a16w8_quantization_config as get_symmetric_a16w8_quantization_config
 from micronpu.quantize.config import get_symmetric_quantization_config as get_symmetric_quantization_config
 from micronpu.quantize.config import get_uint8_io_quantization_config as get_uint8_io_quantization_config
+from micronpu.targets.ethosu.compat import EthosUBackend as EthosUBackend
 from micronpu.targets.ethosu.compat import EthosUCompileSpec as EthosUCompileSpec
-from micronpu.targets.ethosu.delegate import EthosUBackend as EthosUBackend
-from micronpu.targets.ethosu.delegate import EthosUPartitioner as EthosUPartitioner
+from micronpu.targets.ethosu.compat import EthosUPartitioner as EthosUPartitioner
+from micronpu.targets.ethosu.compat import EthosUQuantizer as EthosUQuantizer
 from micronpu.targets.ethosu.options import EthosUOptions as EthosUOptions
-from micronpu.targets.ethosu.quantizer import EthosUQuantizer as EthosUQuantizer

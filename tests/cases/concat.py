@@ -1,6 +1,6 @@
-"""Rows for `micronpu.ops.concat`."""
+"""Rows for `micronpu.ops.slicing`."""
 
-from micronpu.ops.concat import Concat
+from micronpu.ops.slicing import Concat
 from tests.cases import c8, case, i8
 
 CASES = [

@@ -1,7 +1,6 @@
-"""Rows for `micronpu.ops.indices` and `micronpu.ops.tables.lookups`."""
+"""Rows for `micronpu.ops.indices` and `micronpu.ops.indices`."""
 
-from micronpu.ops.indices import ArgMax, GatherRows
-from micronpu.ops.tables.lookups import ScatterRows
+from micronpu.ops.indices import ArgMax, GatherRows, ScatterRows
 from tests.cases import c8, case, i8, i16, index
 
 CASES = [

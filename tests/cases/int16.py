@@ -4,20 +4,17 @@ from micronpu.ir.types import DType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import LeakyRelu, Sigmoid, Tanh
 from micronpu.ops.clamps import Clamp, Relu
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
-from micronpu.ops.padding import ReflectPad
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.tiling import ReflectPad
 from micronpu.ops.unary import Abs, Exp, Log, Neg
 from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
 from tests.cases import b32, c16, case, i8, i16, q, w8

@@ -1,7 +1,7 @@
-"""Rows for `micronpu.ops.linear`."""
+"""Rows for `micronpu.ops.matmul`."""
 
 from micronpu.ir.window import Activation
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from tests.cases import b32, case, i8, q, w8
 
 CASES = [

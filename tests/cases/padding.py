@@ -1,6 +1,6 @@
-"""Rows for `micronpu.ops.padding`."""
+"""Rows for `micronpu.ops.tiling`."""
 
-from micronpu.ops.padding import ReflectPad
+from micronpu.ops.tiling import ReflectPad
 from tests.cases import case, i8
 
 CASES = [

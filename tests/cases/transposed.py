@@ -1,7 +1,7 @@
-"""Rows for `micronpu.ops.transposed`."""
+"""Rows for `micronpu.ops.convolution`."""
 
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.convolution import TransposeConv2d
 from tests.cases import b32, case, i8, q, w8
 
 FUSED = [a for a in Activation if a.can_fuse]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from micronpu.chips import machines
+from micronpu.chips import core as machines
 from micronpu.deploy import integration
 
 PORT = Path(integration.__file__).parent / "port"

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from micronpu.targets import pools
+from micronpu.targets import board as pools
 from tests.deploy import firmware
 
 HERE = Path(__file__).parent

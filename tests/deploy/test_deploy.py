@@ -31,7 +31,7 @@ from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
 from micronpu.runtime import ArrayProgram
-from micronpu.targets import pools
+from micronpu.targets import board as pools
 from micronpu.targets.registry import core_library
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized

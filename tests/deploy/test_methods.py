@@ -18,7 +18,7 @@ from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.deploy.image import make_image
 from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
-from micronpu.targets import pools
+from micronpu.targets import board as pools
 from tests.deploy.host_build import built, host, host_sizes, sized
 from tests.deploy.test_shared import source
 

@@ -21,7 +21,7 @@ from micronpu.program.data import needs_data
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
-from micronpu.targets import pools
+from micronpu.targets import board as pools
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host, host_sizes, libraries

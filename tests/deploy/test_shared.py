@@ -22,7 +22,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.deployment import Deployment, Source, deploy_together
 from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
-from micronpu.targets import pools
+from micronpu.targets import board as pools
 from tests.compile.small import linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, host_sizes, sized

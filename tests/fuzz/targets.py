@@ -23,8 +23,7 @@ from tests.fuzz.programs import KINDS
 from micronpu.base.flatbuffer import root
 from micronpu.host.litert_check import check_litert
 from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
-from micronpu.host.tosa_check import check_tosa
-from micronpu.host.tosa_executor import TosaProgram
+from micronpu.host.tosa_executor import TosaProgram, check_tosa
 from micronpu.program.pte import extents
 from micronpu.runtime import Digest, stamp, state_of
 
@@ -372,7 +371,7 @@ def _vela() -> tuple[Sequence[bytes], Read]:
 
 @target("kernel selections", mutate_text, share=0.5)
 def _selections() -> tuple[Sequence[bytes], Read]:
-    from micronpu.targets.neutron.kernels import merge_kernel_selections, render_selection
+    from micronpu.targets.neutron.sdk import merge_kernel_selections, render_selection
 
     def use(path: Path) -> None:
         merge_kernel_selections([path], path)

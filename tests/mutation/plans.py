@@ -14,20 +14,15 @@ _PARTITION, _ELEMENTWISE = (
 )
 
 PLANS: dict[str, tuple[str, ...]] = {
-    **{
-        f"passes/{name}.py": (f"{_PASSES}{name}.py", *_PASS_ROWS)
-        for name in ("cleanup", "fusion", "legalize", "reshapes")
-    },
-    "passes/layout.py": (f"{_PASSES}layout.py", f"{_PASSES}lift.py", *_PASS_ROWS),
+    "passes/fusion.py": (f"{_PASSES}fusion.py", f"{_PASSES}cleanup.py", *_PASS_ROWS),
+    "passes/layout.py": tuple(f"{_PASSES}{name}.py" for name in ("layout", "lift", "reshapes")) + _PASS_ROWS,
+    "passes/legalize.py": tuple(f"{_PASSES}{name}.py" for name in ("legalize", "tosa", "reshapes")) + _PASS_ROWS,
     "passes/base.py": _PASS_ROWS,
     "passes/pipeline.py": tuple(
         f"{_PASSES}pipeline.py::test_{name}"
         for name in ("an_unknown_pass_is_refused", "a_network_of_two_inputs_and_two_outputs")
     ),
-    "passes/tosa.py": (f"{_PASSES}tosa.py",),
-    "passes/windows.py": (f"{_PASSES}reshapes.py", *_PASS_ROWS),
-    "passes/choose.py": (f"{_PASSES}choose.py",),
-    "passes/rewrite.py": (f"{_PASSES}rewrites.py", _NEUTRON_LIMITS, *_REWRITE_ROWS),
+    "passes/rewrite.py": (f"{_PASSES}choose.py", f"{_PASSES}rewrites.py", _NEUTRON_LIMITS, *_REWRITE_ROWS),
     "targets/neutron/rules.py": (
         *_PUBLISHED,
         f"{_PARTITION}::test_both_sides_of_a_limit",
@@ -61,7 +56,7 @@ PLANS: dict[str, tuple[str, ...]] = {
             "gives_velas_reason",
         )
     ),
-    "targets/rules.py": (
+    "targets/options.py": (
         "tests/compile/partition/test_migration_neutron.py::test_a_check_of_ones_own_keeps_operators_on_the_host",
         "tests/runtime/test_ethosu_programs.py::test_checks_of_the_user",
     ),
@@ -76,8 +71,6 @@ NO_DIFFERENCE: dict[str, dict[str, str]] = {
     "passes/layout.py": {
         "without `if isinstance(node.op, Transpose)`": "a transpose says of itself that none passes through it",
         "`len(seen) < _FURTHEST` is `len(seen) <= _FURTHEST`": "a bound on time",
-    },
-    "passes/reshapes.py": {
         "without `if not isinstance(node.op, Slice)`": "the node is among the readers, all of which have to be slices",
         "`left < right` is `left <= right`": "the loop ends where they are equal",
     },

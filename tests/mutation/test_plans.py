@@ -9,7 +9,7 @@ KINDS = (
     "passes/*.py",
     "targets/*/rewrites.py",
     "targets/*/rewrites/*.py",
-    "targets/rules.py",
+    "targets/options.py",
     "targets/*/rules.py",
 )
 

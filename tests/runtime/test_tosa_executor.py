@@ -17,14 +17,14 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import interpret
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.slicing import Concat
 from micronpu.program.pte import tosa_output_bytes
 from micronpu.runtime import HostProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.targets.ethosu.legalize import to_tosa
 
 CONVOLUTION = case(Conv2d(), x=i8(1, 5, 6, 3), weight=w8(8, 3, 3, 3, axis=0), out=q(0.3, -5))
 JOIN = case(Concat(1), tensors=[i8(1, 2), i8(1, 3)])

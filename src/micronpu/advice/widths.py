@@ -17,12 +17,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
-from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.ops.facts import ROW_SUMS
-from micronpu.ops.linear import LINEAR
+from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import VIEWS
 from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.ops.slicing import CONCATENATIONS
 
 MULTIPLE = 16
 """Number of channels that an array of multipliers processes at once."""

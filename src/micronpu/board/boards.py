@@ -15,11 +15,9 @@ from importlib import resources
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_toml
 from micronpu.chips import Chip, shipped_chips
-from micronpu.chips.core import USUAL
-from micronpu.chips.machines import machine_of
+from micronpu.chips.core import USUAL, machine_of
 from micronpu.report.codec import decode
-from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
-from micronpu.targets.ethosu.npu import EthosUNpu
+from micronpu.targets.ethosu.accelerators import EthosUNpu, accelerators, find_accelerator
 
 
 @dataclass(frozen=True)

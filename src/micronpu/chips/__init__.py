@@ -7,6 +7,7 @@ from micronpu.chips.chip import (
     WEIGHTS,
     Chip,
     Chips,
+    ChipSection,
     Memory,
     Npu,
     TargetEntry,
@@ -14,7 +15,6 @@ from micronpu.chips.chip import (
     load_measured,
     shipped_chips,
 )
-from micronpu.chips.section import ChipSection
 
 __all__ = [
     "ACTIVATIONS",

@@ -20,7 +20,7 @@ from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.report.plain import plain_table
-from micronpu.targets.pools import Pools, pools_of
+from micronpu.targets.board import Pools, pools_of
 from micronpu.targets.registry import BACKENDS
 
 

@@ -105,7 +105,7 @@ def passes(json: console.Json = False, debug: console.Debug = False) -> None:
     """List the passes that change a program.
 
     --disabled-passes disables any of them, unless its line says otherwise."""
-    from micronpu.targets.catalogue import catalogue
+    from micronpu.targets.registry import catalogue
 
     found = catalogue()
     if json:

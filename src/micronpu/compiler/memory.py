@@ -16,8 +16,7 @@ from micronpu.partition.memory import Lifetime, lower_bound, place
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanCall, PlanValue
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.texts import file_name
-from micronpu.targets.board import board_of
-from micronpu.targets.pools import pools_of
+from micronpu.targets.board import board_of, pools_of
 
 _HIDDEN = (
     "The vendor's converter decides how much SRAM the NPU uses; the tensors inside of a partition take at least the "

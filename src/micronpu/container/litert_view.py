@@ -133,7 +133,7 @@ def _tensor(table: Table, buffers: list[bytes]) -> TensorView:
 def _operator_name(table: Table) -> str:
     # Old readers use an 8-bit field, new ones a 32-bit field: the larger value is the code.
     code = max(table.integer(0, "<b"), table.integer(3))
-    return table.string(1) if code == _CUSTOM else _builtin_names().get(code, f"operator {code}")
+    return table.string(1) if code == _CUSTOM else schema_names("BuiltinOperator").get(code, f"operator {code}")
 
 
 def _operator(table: Table, codes: list[str]) -> OperatorView:
@@ -143,20 +143,14 @@ def _operator(table: Table, codes: list[str]) -> OperatorView:
     return OperatorView(codes[number], table.vector(1).integers(), table.vector(2).integers())
 
 
-@functools.lru_cache(maxsize=1)
-def _builtin_names() -> dict[int, str]:
+@functools.cache
+def schema_names(kind: str) -> dict[int, str]:
+    """Names of an enumeration of LiteRT's schema, such as "BuiltinOperator", by their number."""
     from ai_edge_litert import schema_py_generated as schema
 
-    return {v: k for k, v in vars(schema.BuiltinOperator).items() if isinstance(v, int) and not k.startswith("_")}
-
-
-@functools.lru_cache(maxsize=1)
-def _type_names() -> dict[int, str]:
-    from ai_edge_litert import schema_py_generated as schema
-
-    return {v: k.lower() for k, v in vars(schema.TensorType).items() if isinstance(v, int) and not k.startswith("_")}
+    return {v: k for k, v in vars(getattr(schema, kind)).items() if isinstance(v, int) and not k.startswith("_")}
 
 
 def element_name(code: int) -> str:
     """Name of an element type, such as "int8"."""
-    return _type_names().get(code, f"type {code}")
+    return schema_names("TensorType").get(code, f"type {code}").lower()

@@ -22,9 +22,8 @@ from micronpu.program.io import ProgramIO
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 from micronpu.program.pte import TensorValue
 from micronpu.program.states import StoredState
-from micronpu.targets.board import Board
+from micronpu.targets.board import Board, Pools
 from micronpu.targets.firmware import Firmware
-from micronpu.targets.pools import Pools
 from micronpu.targets.registry import firmware_of
 
 ALIGNMENT = 32

@@ -58,8 +58,7 @@ from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
-from micronpu.targets.board import Board, whole_board, with_hot
-from micronpu.targets.pools import Pools, pools_of, pools_of_all
+from micronpu.targets.board import Board, Pools, pools_of, pools_of_all, whole_board, with_hot
 from micronpu.targets.registry import BACKENDS
 
 SECTION = "network_model_sec"

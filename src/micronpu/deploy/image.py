@@ -34,8 +34,7 @@ from micronpu.program.digest import unsealed
 from micronpu.program.io import io_of
 from micronpu.program.plan import Plan
 from micronpu.program.strip import strip
-from micronpu.targets.board import Board, whole_board
-from micronpu.targets.pools import Pools, pools_of_all
+from micronpu.targets.board import Board, Pools, pools_of_all, whole_board
 
 MAGIC, LAYOUT = b"MNPI", 1
 ALIGNMENT = 32

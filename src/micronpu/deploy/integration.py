@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from micronpu.base.parsing import parse_toml
 from micronpu.board.boards import boards, core_of, emulated_board, fvp_lines, zephyr_board, zephyr_npu
 from micronpu.chips import Chip
-from micronpu.chips.machines import QemuMachine, machine_of
+from micronpu.chips.core import QemuMachine, machine_of
 from micronpu.deploy.csource import Facts, Named, filled, rendered, text_of
 from micronpu.deploy.image import kernel_names
 from micronpu.deploy.kernels import Kernel, kernel_libraries

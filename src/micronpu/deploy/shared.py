@@ -18,9 +18,8 @@ from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import PteSummary
 from micronpu.report.memory import Item
-from micronpu.targets.board import Board
+from micronpu.targets.board import Board, Pools
 from micronpu.targets.firmware import Firmware, Started
-from micronpu.targets.pools import Pools
 
 SHARED = "micronpu"
 """Prefix of names that all programs of a folder share."""

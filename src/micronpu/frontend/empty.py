@@ -13,8 +13,7 @@ from micronpu.frontend.constants import add_constant, read
 from micronpu.frontend.program import calls_into, is_getitem, origin_of, overload_name, value_of
 from micronpu.ops import facts
 from micronpu.ops.calls import CUT
-from micronpu.ops.concat import CONCATENATIONS
-from micronpu.ops.slicing import SPLITS
+from micronpu.ops.slicing import CONCATENATIONS, SPLITS
 from micronpu.upstream.torch import OpOverload, tree_leaves, tree_map
 
 

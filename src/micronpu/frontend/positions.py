@@ -13,8 +13,7 @@ from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
 from micronpu.ops import facts
-from micronpu.ops.concat import CONCATENATIONS
-from micronpu.ops.slicing import SELECTIONS, SLICES
+from micronpu.ops.slicing import CONCATENATIONS, SELECTIONS, SLICES
 
 _INTEGERS = (torch.int64, torch.int32)
 

@@ -13,6 +13,7 @@ refused.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -26,11 +27,11 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from micronpu.base.cache import user_folder
 from micronpu.base.errors import RuntimeUnavailableError
@@ -518,3 +519,41 @@ def _run(command: Sequence[str], doing: str) -> str:
             hint="a C++17 compiler (g++ 9 or clang 10, or newer) through the environment variable CXX",
         )
     return done.stdout
+
+
+Functions = TypeVar("Functions")
+
+
+def load_library(
+    path: Path, what: str, version: str, wanted: int, declare: Callable[[ctypes.CDLL], Functions]
+) -> tuple[ctypes.CDLL, Functions]:
+    """Load a library that micronpu has built.
+
+    Args:
+        what: description for messages.
+        version: name of its function that returns the version of its interface.
+        wanted: required version.
+        declare: sets the argument types of its functions.
+
+    Returns:
+        The library, and what ``declare`` returns.
+
+    Raises:
+        RuntimeUnavailableError: it cannot be loaded, lacks a function, or has another interface.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+        functions = declare(library)
+        asked = getattr(library, version)
+        asked.restype = ctypes.c_int32
+        found = asked()
+    except (OSError, AttributeError) as error:
+        raise RuntimeUnavailableError(
+            f"The {what} {path} cannot be loaded: {error}.", hint="delete that file, so that it is built again"
+        ) from error
+    if found != wanted:
+        raise RuntimeUnavailableError(
+            f"The {what} {path} has interface version {found}, but micronpu needs {wanted}.",
+            hint="delete that file, so that it is built again",
+        )
+    return library, functions

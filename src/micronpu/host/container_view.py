@@ -1,4 +1,4 @@
-"""The operators of the LiteRT or TOSA program in an open container."""
+"""The sections of a payload with an open container, and the operators of its LiteRT or TOSA program."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.container import payload as container
 from micronpu.container.litert_view import element_name, read_model
 from micronpu.container.payload import Payload, parse
 from micronpu.container.reference import read_container
-from micronpu.emit import tosa_schema as schema
-from micronpu.report.inside import Inside, InsideStep, Made, shape_text
+from micronpu.host.tosa_executor import check_tosa
+from micronpu.host.tosa_rules import SIZES
+from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor, shape_text
 
 
 def container_view(blob: bytes) -> Inside:
@@ -88,22 +90,45 @@ def _litert(data: bytes) -> _Integers:
 
 
 def _tosa(data: bytes) -> _Integers:
-    # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: operators 1, tensors 2, inputs 3, outputs 4;
-    # TosaTensor: name 0, shape 1, type 2; TosaOperator: op 0, inputs 3, outputs 4.
-    types = {kind.value: kind.name.lower() for kind in schema.DType}
-    names = {kind.value: kind.name for kind in schema.Op}
-
-    def operator(table: Table) -> _Operator:
-        number = table.integer(0, "<I")
-        name = names.get(number, f"operator {number}")
-        return _Operator(name, tuple(table.vector(3).strings()), tuple(table.vector(4).strings()))
-
-    block = root(memoryview(data), schema.IDENTIFIER).vector(1).table(0).vector(1).table(0)
-    tensors = {
-        t.string(0): shape_text(types.get(t.integer(2, "<I"), "?"), t.vector(1).integers())
-        for t in block.vector(2).tables()
-    }
     # Constants are operators in this format; their readers refer to them by name, as in the other format.
-    every = [operator(table) for table in block.vector(1).tables()]
-    operators = tuple(o for o in every if not o.name.startswith("CONST"))
-    return _Integers(tensors, tuple(block.vector(3).strings()), tuple(block.vector(4).strings()), operators)
+    program = check_tosa(data)
+    known = [*program.inputs, *program.constants.items(), *((step.output, step.call.result) for step in program.steps)]
+    tensors = {name: shape_text(o.dtype.lower(), o.shape) for name, o in known if o.dtype != SIZES}
+    inputs, outputs = (tuple(name for name, _ in io) for io in (program.inputs, program.outputs))
+    operators = tuple(_Operator(step.name, step.inputs, (step.output,)) for step in program.steps)
+    return _Integers(tensors, inputs, outputs, operators)
+
+
+def inspect(backend: str, blob: bytes) -> InspectedDelegate:
+    """Return the sections and tensors of a payload.
+
+    Raises:
+        PayloadError: it cannot be read.
+    """
+    payload = container.parse(blob)
+    kind = "for silicon" if payload.kind == "silicon" else "open reference container, runs on a host only"
+    versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())
+    layout = payload.layout
+    record = ""
+    if payload.kind == "reference":
+        program = read_container(payload.microcode, payload.weights)  # raises for a damaged container
+        record = f"{program.num_operators} LiteRT operators, checksum {program.crc32:08x} is right"
+    sections = (
+        Section("header", layout.header_size, f"version {layout.version}"),
+        Section("microcode", len(payload.microcode), record),
+        Section("weights", len(payload.weights), container.content_of(payload.weights)),
+        Section("kernels", len(payload.kernels)),
+    )
+    tensors = tuple(
+        Tensor(
+            f"{kind} {i}",
+            (),
+            "",
+            f"argument {slot.index}" + (", the runtime makes channels last of it" if slot.channels_last else ""),
+        )
+        for kind, slots in (("input", layout.inputs), ("output", layout.outputs))
+        for i, slot in enumerate(slots)
+    )
+    return InspectedDelegate(
+        backend, len(blob), f"{kind}{f', made by {versions}' if versions else ''}", sections, tensors
+    )

@@ -20,6 +20,7 @@ from typing import Any
 
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
+from micronpu.container.litert_view import schema_names
 
 _HINT = "copy the file again, or compile the model again"
 _BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 9: 1, 10: 8, 15: 4, 16: 2}
@@ -86,7 +87,7 @@ class _Graph:
         for number, operator in enumerate(self._graph.vector(3).tables()):
             index = operator.integer(0, "<I")
             _need(index < len(self._codes), f"operator {number} has kind {index} of {len(self._codes)}")
-            name = _names().get(self._codes[index], "of an unknown kind")
+            name = schema_names("BuiltinOperator").get(self._codes[index], "of an unknown kind")
             where = f"operator {number} ({name})"
             _need(name in OPERATORS, f"{where} is in no program that micronpu writes")
             reads = [i for i in operator.vector(1).integers() if i != -1]
@@ -222,13 +223,6 @@ def _fields(kind: int) -> tuple[Any, tuple[str, ...]]:
         return None, ()
     plain = [n for n, f in vars(made).items() if callable(f) and n != "Init" and f.__code__.co_argcount == 1]
     return made, tuple(n for n in plain if not n.endswith(("AsNumpy", "Length", "IsNone")))
-
-
-@cache
-def _names() -> dict[int, str]:
-    from ai_edge_litert import schema_py_generated as schema
-
-    return {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
 
 
 def _need(holds: object, what: str) -> None:

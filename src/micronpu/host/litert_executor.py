@@ -11,15 +11,18 @@ C++ passes memory as addresses; see `Buffer`.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.container.litert_view import schema_names
 from micronpu.host.litert_check import check_litert
 from micronpu.program.pte import ELEMENT_TYPES
 
@@ -65,17 +68,30 @@ class Buffer(NamedTuple):
     scalar_type: int
 
 
-class PartitionIO(Protocol):
-    """An input or output of a partition's program: size in bytes, and element type for NumPy and for ExecuTorch."""
+@dataclass(frozen=True)
+class PartitionIO:
+    """An input or output of a partition's program.
+
+    Attributes:
+        scalar_type: ExecuTorch's number of the element type.
+        index: of the tensor in a LiteRT program.
+
+    Raises:
+        PayloadError: ExecuTorch has no such element type.
+    """
+
+    shape: tuple[int, ...]
+    numpy_type: np.dtype[Any]
+    index: int = 0
+    scalar_type: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scalar_type", scalar_type_of(self.numpy_type))
 
     @property
-    def size(self) -> int: ...
-
-    @property
-    def numpy_type(self) -> np.dtype[Any]: ...
-
-    @property
-    def scalar_type(self) -> int: ...
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.numpy_type.itemsize
 
 
 def check_buffers(what: str, buffers: Sequence[Buffer], tensors: Sequence[PartitionIO]) -> None:
@@ -116,14 +132,49 @@ class OperatorTrace:
     outputs: tuple[np.ndarray[Any, Any], ...]
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """An input or output tensor of the LiteRT program."""
+class HostProgram(ABC):
+    """A LiteRT or TOSA program with its kernels, ready to run.
 
-    index: int
-    size: int
-    numpy_type: np.dtype[Any]
-    scalar_type: int
+    Attributes:
+        inputs, outputs: in the order of the program.
+    """
+
+    inputs: tuple[PartitionIO, ...]
+    outputs: tuple[PartitionIO, ...]
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Compute all outputs.
+
+        Raises:
+            PayloadError: a buffer does not fit its tensor, or a kernel fails.
+        """
+
+    @abstractmethod
+    def run_traced(
+        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
+    ) -> None:
+        """Like `run`; `sink` is called after each operator of a LiteRT program, and after the last one of TOSA."""
+
+    def outputs_of(
+        self, inputs: Sequence[np.ndarray[Any, Any]], sink: Callable[[OperatorTrace], None] | None = None
+    ) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs, without shapes, for inputs with the program's bytes.
+
+        Raises:
+            PayloadError: as `run`.
+        """
+        arrays = [np.ascontiguousarray(a) for a in inputs]
+        made = [np.empty(math.prod(io.shape), io.numpy_type) for io in self.outputs]
+        given, taken = (
+            [Buffer(a.ctypes.data, a.nbytes, io.scalar_type) for a, io in zip(memories, tensors, strict=True)]
+            for memories, tensors in ((arrays, self.inputs), (made, self.outputs))
+        )
+        if sink is None:
+            self.run(given, taken)
+        else:
+            self.run_traced(given, taken, sink)
+        return made
 
 
 def _interpreter(model: bytes, mode: Mode) -> Any:
@@ -146,7 +197,7 @@ def _interpreter(model: bytes, mode: Mode) -> Any:
     return interpreter
 
 
-class LiteRtProgram:
+class LiteRtProgram(HostProgram):
     """One LiteRT program, ready to run.
 
     Args:
@@ -163,47 +214,32 @@ class LiteRtProgram:
         self._model = model
         self._mode = mode
         self._interpreter = _interpreter(model, mode)
-        self._inputs = [_io(detail) for detail in self._interpreter.get_input_details()]
-        self._outputs = [_io(detail) for detail in self._interpreter.get_output_details()]
-        if (len(self._inputs), len(self._outputs)) != (num_inputs, num_outputs):
+        self.inputs = tuple(map(_io, self._interpreter.get_input_details()))
+        self.outputs = tuple(map(_io, self._interpreter.get_output_details()))
+        if (len(self.inputs), len(self.outputs)) != (num_inputs, num_outputs):
             raise PayloadError(
                 f"The NPU partition has {num_inputs} inputs and {num_outputs} outputs, but its LiteRT program has "
-                f"{len(self._inputs)} and {len(self._outputs)}.",
+                f"{len(self.inputs)} and {len(self.outputs)}.",
                 hint=_COMPILE_AGAIN,
             )
         # Inputs are written directly into LiteRT's arena, whose address is fixed: shapes are static.
-        self._addresses = [_address(self._interpreter, tensor) for tensor in self._inputs]
+        self._addresses = [_address(self._interpreter, tensor) for tensor in self.inputs]
         self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)
         self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
 
-    @property
-    def inputs(self) -> tuple[PartitionIO, ...]:
-        """Sizes and element types of the inputs."""
-        return tuple(self._inputs)
-
-    @property
-    def outputs(self) -> tuple[PartitionIO, ...]:
-        """Sizes and element types of the outputs."""
-        return tuple(self._outputs)
-
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Compute all outputs. Inputs and outputs are in the order of the LiteRT program.
-
-        Raises:
-            PayloadError: a buffer does not fit its tensor, or LiteRT fails.
-        """
         if self._in_parts:
             return self.run_traced(inputs, outputs, lambda trace: None)
-        check_buffers("Input", inputs, self._inputs)
-        check_buffers("Output", outputs, self._outputs)
-        for tensor, address, buffer in zip(self._inputs, self._addresses, inputs, strict=True):
+        check_buffers("Input", inputs, self.inputs)
+        check_buffers("Output", outputs, self.outputs)
+        for tensor, address, buffer in zip(self.inputs, self._addresses, inputs, strict=True):
             if address is None:
                 value = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
                 self._interpreter.set_tensor(tensor.index, value.reshape(()))
             elif buffer.size:
                 ctypes.memmove(address, buffer.address, buffer.size)
         _invoke(self._interpreter)
-        for tensor, buffer in zip(self._outputs, outputs, strict=True):
+        for tensor, buffer in zip(self.outputs, outputs, strict=True):
             # The view must be released before the next invoke.
             if buffer.size:
                 made = np.asarray(self._interpreter.tensor(tensor.index)())  # a scalar without axes
@@ -213,21 +249,16 @@ class LiteRtProgram:
     def run_traced(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
     ) -> None:
-        """Like `run`, operator by operator; `sink` is called after each.
-
-        Raises:
-            PayloadError: as `run`.
-        """
-        check_buffers("Input", inputs, self._inputs)
-        check_buffers("Output", outputs, self._outputs)
+        check_buffers("Input", inputs, self.inputs)
+        check_buffers("Output", outputs, self.outputs)
         if self._cuts is None:
             self._cuts = _cut(self._model, self._mode)
         values: dict[int, np.ndarray[Any, Any]] = {}
-        for tensor, buffer in zip(self._inputs, inputs, strict=True):
+        for tensor, buffer in zip(self.inputs, inputs, strict=True):
             values[tensor.index] = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
         for cut in self._cuts:
             sink(cut.run(values))
-        for tensor, buffer in zip(self._outputs, outputs, strict=True):
+        for tensor, buffer in zip(self.outputs, outputs, strict=True):
             # An output that no operator computes is a constant of the program.
             made = values[tensor.index] if tensor.index in values else self._interpreter.get_tensor(tensor.index)
             ctypes.memmove(buffer.address, np.ascontiguousarray(made).ctypes.data, buffer.size)
@@ -293,9 +324,9 @@ def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: di
     return np.asarray(Softmax().reference(result, Value(x.reshape(shape), given)))
 
 
-def _name_of(code: Any, names: Mapping[int, str]) -> str:
-    number = max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
-    return code.customCode.decode() if code.customCode else names.get(number, f"OPERATOR_{number}")
+def _name_of(code: Any) -> str:
+    number, custom = max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), str((code.customCode or b"").decode())
+    return custom or schema_names("BuiltinOperator").get(number, f"OPERATOR_{number}")
 
 
 def _cut(model: bytes, mode: Mode) -> list[_Cut]:
@@ -309,7 +340,6 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
 
     whole = schema.ModelT.InitFromPackedBuf(model, 0)
     (graph,) = whole.subgraphs
-    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
     # Constants have data; all other operands are inputs of the model, except the operator's own state.
     is_constant = [tensor.isVariable or whole.buffers[tensor.buffer].data is not None for tensor in graph.tensors]
     made = {int(index) for operator in graph.operators for index in operator.outputs}
@@ -349,7 +379,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
 
         builder = flatbuffers.Builder(1024)
         builder.Finish(part.Pack(builder), b"TFL3")
-        cuts.append(_Cut(position, _name_of(code, names), bytes(builder.Output()), mode, inputs, outputs))
+        cuts.append(_Cut(position, _name_of(code), bytes(builder.Output()), mode, inputs, outputs))
     return cuts
 
 
@@ -364,13 +394,11 @@ def _intermediates(operator: Any) -> Sequence[int]:
     return operator.intermediates if operator.intermediates is not None else ()
 
 
-def _io(detail: dict[str, Any]) -> _Tensor:
-    numpy_type = np.dtype(detail["dtype"])
-    size = int(np.prod(detail["shape"], dtype=np.int64)) * numpy_type.itemsize
-    return _Tensor(int(detail["index"]), size, numpy_type, scalar_type_of(numpy_type))
+def _io(detail: dict[str, Any]) -> PartitionIO:
+    return PartitionIO(tuple(map(int, detail["shape"])), np.dtype(detail["dtype"]), int(detail["index"]))
 
 
-def _address(interpreter: Any, tensor: _Tensor) -> int | None:
+def _address(interpreter: Any, tensor: PartitionIO) -> int | None:
     """Address of an input in LiteRT's memory; None for a tensor without axes, which LiteRT returns as a number."""
     try:
         view = interpreter.tensor(tensor.index)()

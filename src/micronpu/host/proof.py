@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.litert_executor import Buffer, HostProgram, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
@@ -101,7 +101,7 @@ class WrittenReference:
 class CarriedReference:
     """The kernels that run the graph in a program; for a TOSA program they compute the outputs only."""
 
-    program: LiteRtProgram | TosaProgram
+    program: HostProgram
 
     def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
         known: dict[int, Array] = {}
@@ -110,16 +110,8 @@ class CarriedReference:
             if isinstance(self.program, LiteRtProgram) and len(operator.outputs) == 1:
                 known[operator.index] = operator.outputs[0]
 
-        arrays = [np.ascontiguousarray(a) for a in inputs]
-        outputs = [np.empty(b.size, np.uint8) for b in self.program.outputs]
-        given = [
-            Buffer(a.ctypes.data, a.nbytes, b.scalar_type) for a, b in zip(arrays, self.program.inputs, strict=True)
-        ]
-        taken = [
-            Buffer(a.ctypes.data, a.nbytes, b.scalar_type) for a, b in zip(outputs, self.program.outputs, strict=True)
-        ]
-        self.program.run_traced(given, taken, note)
-        return known, [a.view(b.numpy_type) for a, b in zip(outputs, self.program.outputs, strict=True)]
+        outputs = self.program.outputs_of(inputs, note)
+        return known, outputs
 
     def step(self, operator: int) -> int:
         return operator

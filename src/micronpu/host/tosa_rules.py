@@ -132,12 +132,13 @@ def check_call(name: str, call: TosaCall) -> None:
     Raises:
         CorruptFlatbufferError: the defect, as a clause.
     """
-    need(name in TYPES, "no program has it")
+    need(name in RULES, "no program has it")
+    shape_of, types = RULES[name]
     given, made = tuple(o.dtype for o in call.operands), call.result.dtype
     if name == "CONCAT" and len(set(given)) == 1:
         given = given[:1]
-    need((given, made) in TYPES[name], f"it makes {made} of {', '.join(given) or 'nothing'}")
-    shape = RULES[name](call)
+    need((given, made) in types, f"it makes {made} of {', '.join(given) or 'nothing'}")
+    shape = shape_of(call)
     call.end()
     need(call.result.shape == tuple(shape), f"it makes {list(shape)}, which is declared as {call.result}")
 
@@ -161,43 +162,6 @@ _BINARY, _UNARY, _TEST = "T,T>T", "T>T", "T,T>BOOL"
 _SUMS = "INT8,INT8,INT32,INT8,INT8>INT32 INT16,INT8,INT48,INT16,INT8>INT48"
 _RESIZED = (("INT8", "INT8"), ("INT8", "INT32"), ("INT16", "INT16"), ("INT16", "INT48"))
 _RESCALED = itertools.product((*_INTEGERS.split(), "INT48"), ("INT16", "INT32"), _INTEGERS.split())
-TYPES: dict[str, frozenset[tuple[tuple[str, ...], str]]] = {
-    "ARGMAX": _types("T>INT32", "INT8 INT16"),
-    "AVG_POOL2D": _types("T,T,T>T", "INT8 INT16"),
-    "CONV2D": _types(_SUMS),
-    "CONV3D": _types(_SUMS),
-    "DEPTHWISE_CONV2D": _types(_SUMS),
-    "TRANSPOSE_CONV2D": _types(_SUMS),
-    "MATMUL": _types("INT8,INT8,INT8,INT8>INT32 INT16,INT16,INT16,INT16>INT48"),
-    "MAX_POOL2D": _types(_UNARY, "INT8 INT16"),
-    "CLAMP": _types(_UNARY, "INT8 INT16"),
-    **dict.fromkeys(("ADD", "SUB", "INTDIV", "MAXIMUM", "MINIMUM"), _types(_BINARY, "INT32")),
-    **dict.fromkeys(("EQUAL", "GREATER", "GREATER_EQUAL"), _types(_TEST, "INT32")),
-    **dict.fromkeys(("ABS", "CLZ", "REDUCE_SUM"), _types(_UNARY, "INT32")),
-    **dict.fromkeys(("LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT"), _types(_BINARY, _INTEGERS)),
-    "ARITHMETIC_RIGHT_SHIFT": _types(_BINARY, _INTEGERS),
-    **dict.fromkeys(("BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"), _types(_BINARY, _INTEGERS)),
-    **dict.fromkeys(("BITWISE_NOT", "REDUCE_MAX", "REDUCE_MIN"), _types(_UNARY, _INTEGERS)),
-    **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"), _types(_BINARY, "BOOL")),
-    **dict.fromkeys(("LOGICAL_NOT", "REDUCE_ALL", "REDUCE_ANY"), _types(_UNARY, "BOOL")),
-    **dict.fromkeys(("CONCAT", "REVERSE", "TRANSPOSE"), _types(_UNARY, _ANY)),
-    **dict.fromkeys(("RESHAPE", "TILE"), _types(f"T,{SIZES}>T", _ANY)),
-    "MUL": _types("T,T,INT8>INT32", _INTEGERS),
-    "TABLE": _types("INT8,INT8>INT8 INT16,INT16>INT32"),
-    "NEGATE": _types("T,T,T>T", _INTEGERS),
-    "SELECT": _types("BOOL,T,T>T", _ANY),
-    "PAD": _types(f"T,{SIZES},T>T", _ANY),
-    "SLICE": _types(f"T,{SIZES},{SIZES}>T", _ANY),
-    "GATHER": _types("T,INT32>T", _INTEGERS),
-    "SCATTER": _types("T,INT32,T>T", _INTEGERS),
-    "RESIZE": _types(" ".join(f"{x},{SIZES},{SIZES},{SIZES}>{y}" for x, y in _RESIZED)),
-    "CAST": _types(" ".join(f"{x}>{y}" for x, y in itertools.permutations(_ANY.split(), 2))),
-    "RESCALE": _types(" ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _RESCALED)),
-    "IDENTITY": _types(_UNARY, f"{_ANY} INT48"),
-}  # fmt: skip
-"""Types of the operands and of the result; a concatenation's first operand gives the type of all."""
-
-
 # --- element-wise ---
 
 
@@ -470,38 +434,46 @@ def _resized(call: TosaCall) -> Shape:
     return (batch, *far, channels)
 
 
-RULES: dict[str, Callable[[TosaCall], Shape]] = {
-    "ARGMAX": _position,
-    "AVG_POOL2D": _averaged,
-    "CONV2D": _convolution(2),
-    "CONV3D": _convolution(3),
-    "DEPTHWISE_CONV2D": _depthwise,
-    "TRANSPOSE_CONV2D": _spread,
-    "MATMUL": _multiplied,
-    "MAX_POOL2D": _greatest,
-    "CLAMP": _clamped,
-    **dict.fromkeys(("ADD", "SUB", "INTDIV", "SELECT", "EQUAL", "GREATER", "GREATER_EQUAL"), _broadcast),
-    **dict.fromkeys(("LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT"), _broadcast),
-    **dict.fromkeys(("BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"), _broadcast),
-    **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"), _broadcast),
-    **dict.fromkeys(("MAXIMUM", "MINIMUM"), _compared),
-    **dict.fromkeys(("ABS", "CLZ", "BITWISE_NOT", "LOGICAL_NOT", "CAST", "IDENTITY"), _same),
-    **dict.fromkeys(("REDUCE_SUM", "REDUCE_ALL", "REDUCE_ANY"), _reduced),
-    **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), _extreme),
-    "ARITHMETIC_RIGHT_SHIFT": _shifted,
-    "MUL": _product,
-    "TABLE": _looked_up,
-    "NEGATE": _negated,
-    "RESCALE": _rescaled,
-    "CONCAT": _joined,
-    "REVERSE": _reversed,
-    "PAD": _padded,
-    "RESHAPE": _reshaped,
-    "SLICE": _sliced,
-    "TILE": _tiled,
-    "TRANSPOSE": _transposed,
-    "GATHER": _gathered,
-    "SCATTER": _scattered,
-    "RESIZE": _resized,
+RULES: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[str, ...], str]]]] = {
+    "ARGMAX": (_position, _types("T>INT32", "INT8 INT16")),
+    "AVG_POOL2D": (_averaged, _types("T,T,T>T", "INT8 INT16")),
+    "CONV2D": (_convolution(2), _types(_SUMS)),
+    "CONV3D": (_convolution(3), _types(_SUMS)),
+    "DEPTHWISE_CONV2D": (_depthwise, _types(_SUMS)),
+    "TRANSPOSE_CONV2D": (_spread, _types(_SUMS)),
+    "MATMUL": (_multiplied, _types("INT8,INT8,INT8,INT8>INT32 INT16,INT16,INT16,INT16>INT48")),
+    "MAX_POOL2D": (_greatest, _types(_UNARY, "INT8 INT16")),
+    "CLAMP": (_clamped, _types(_UNARY, "INT8 INT16")),
+    **dict.fromkeys(("ADD", "SUB", "INTDIV"), (_broadcast, _types(_BINARY, "INT32"))),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (_compared, _types(_BINARY, "INT32"))),
+    **dict.fromkeys(("EQUAL", "GREATER", "GREATER_EQUAL"), (_broadcast, _types(_TEST, "INT32"))),
+    **dict.fromkeys(("ABS", "CLZ"), (_same, _types(_UNARY, "INT32"))),
+    **dict.fromkeys(("LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT"), (_broadcast, _types(_BINARY, _INTEGERS))),
+    "ARITHMETIC_RIGHT_SHIFT": (_shifted, _types(_BINARY, _INTEGERS)),
+    **dict.fromkeys(("BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"), (_broadcast, _types(_BINARY, _INTEGERS))),
+    "BITWISE_NOT": (_same, _types(_UNARY, _INTEGERS)),
+    **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"), (_broadcast, _types(_BINARY, "BOOL"))),
+    "LOGICAL_NOT": (_same, _types(_UNARY, "BOOL")),
+    "REDUCE_SUM": (_reduced, _types(_UNARY, "INT32")),
+    **dict.fromkeys(("REDUCE_ALL", "REDUCE_ANY"), (_reduced, _types(_UNARY, "BOOL"))),
+    **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), (_extreme, _types(_UNARY, _INTEGERS))),
+    "CONCAT": (_joined, _types(_UNARY, _ANY)),
+    "REVERSE": (_reversed, _types(_UNARY, _ANY)),
+    "TRANSPOSE": (_transposed, _types(_UNARY, _ANY)),
+    "RESHAPE": (_reshaped, _types(f"T,{SIZES}>T", _ANY)),
+    "TILE": (_tiled, _types(f"T,{SIZES}>T", _ANY)),
+    "MUL": (_product, _types("T,T,INT8>INT32", _INTEGERS)),
+    "TABLE": (_looked_up, _types("INT8,INT8>INT8 INT16,INT16>INT32")),
+    "NEGATE": (_negated, _types("T,T,T>T", _INTEGERS)),
+    "SELECT": (_broadcast, _types("BOOL,T,T>T", _ANY)),
+    "PAD": (_padded, _types(f"T,{SIZES},T>T", _ANY)),
+    "SLICE": (_sliced, _types(f"T,{SIZES},{SIZES}>T", _ANY)),
+    "GATHER": (_gathered, _types("T,INT32>T", _INTEGERS)),
+    "SCATTER": (_scattered, _types("T,INT32,T>T", _INTEGERS)),
+    "RESIZE": (_resized, _types(" ".join(f"{x},{SIZES},{SIZES},{SIZES}>{y}" for x, y in _RESIZED))),
+    "CAST": (_same, _types(" ".join(f"{x}>{y}" for x, y in itertools.permutations(_ANY.split(), 2)))),
+    "RESCALE": (_rescaled, _types(" ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _RESCALED))),
+    "IDENTITY": (_same, _types(_UNARY, f"{_ANY} INT48")),
 }
-"""Return the shape of the result after checking all other requirements of the operator."""
+"""For each operator: a function that returns the shape of the result after checking all requirements besides types, and
+the types of the operands and of the result; a concatenation's first operand gives the type of all."""

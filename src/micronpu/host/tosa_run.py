@@ -1,8 +1,8 @@
 """Integer kernels of TOSA's operators in NumPy: the specification's pseudocode, a whole tensor at a time.
 
-`micronpu.host.tosa_check` has checked operands, shapes and attributes. A result that the specification leaves undefined
-(its ``REQUIRE``: a sum that exceeds its type, an index out of range) raises `PayloadError`. The results equal those of
-TOSA's reference model, with which tests compare them.
+`micronpu.host.tosa_executor` has checked operands, shapes and attributes. A result that the specification leaves
+undefined (its ``REQUIRE``: a sum that exceeds its type, an index out of range) raises `PayloadError`. The results equal
+those of TOSA's reference model, with which tests compare them.
 """
 
 from __future__ import annotations

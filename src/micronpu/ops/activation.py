@@ -27,9 +27,8 @@ from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.constants import constant_like
-from micronpu.ops.elementwise import Add, Maximum, Mul, emit_binary
+from micronpu.ops.elementwise import Add, Elementwise, Maximum, Mul, emit_binary, tabulated
 from micronpu.ops.movement import inverse, transposed
-from micronpu.ops.pointwise import Elementwise, tabulated
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from micronpu.ir.op import NewValues, QuantizationRule, Value, own_qparams, shar
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
-from micronpu.ops.pointwise import Elementwise
+from micronpu.ops.elementwise import Elementwise
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

@@ -20,7 +20,7 @@ from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, imports
 from micronpu.ir.types import DType, QParams
-from micronpu.ops import attention  # registers masks of attention before other selections
+from micronpu.ops import softmax  # registers masks of attention before other selections
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
 from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
@@ -213,7 +213,7 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
 @decomposes(*_CHOICES)
 def _choice(write: Writer) -> Float:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for any truth value, and finite a, b"""
-    given, scores = write.given, attention.chosen_scores(write)
+    given, scores = write.given, softmax.chosen_scores(write)
     return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
@@ -225,7 +225,7 @@ def _filled(write: Writer) -> Float:
 
 
 _LARGEST = 1e3
-"""Larger constants before a softmax represent minus infinity, see `micronpu.ops.attention`."""
+"""Larger constants before a softmax represent minus infinity, see `micronpu.ops.softmax`."""
 
 
 def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
-from micronpu.ops.linear import LINEAR
+from micronpu.ops.convolution import TRANSPOSED
+from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.ops.transposed import TRANSPOSED
 from micronpu.ops.truths import CASTS
 
 Given = Mapping[str, Any]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
+from micronpu.ops.convolution import into_layer
 from micronpu.ops.elementwise import scaled
-from micronpu.ops.folding import into_layer
 from micronpu.ops.movement import VIEWS, under_shape
 
 BATCH_NORM = "batch_norm.default"

@@ -21,12 +21,11 @@ from micronpu.ir.op import NewValues, Op, QuantizationRule, Value, shares_qparam
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
-from micronpu.ops.concat import Concat
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d, window_elements
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, from_image, reshaped, to_image, transposed
-from micronpu.ops.slicing import Slice, sliced
+from micronpu.ops.slicing import Concat, Slice, sliced
 from micronpu.ops.tosa_windows import fitted
 
 if TYPE_CHECKING:

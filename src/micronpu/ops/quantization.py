@@ -10,7 +10,7 @@ from micronpu.ir.arithmetic import requantize, saturate
 from micronpu.ir.op import Value, own_qparams
 from micronpu.ir.registry import operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.pointwise import Elementwise
+from micronpu.ops.elementwise import Elementwise
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

@@ -29,8 +29,7 @@ from micronpu.ir.op import Steps, Value, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Table
-from micronpu.ops.elementwise import any_scale, check_addition, scaled_sum
-from micronpu.ops.pointwise import Elementwise, tabulated
+from micronpu.ops.elementwise import Elementwise, any_scale, check_addition, scaled_sum, tabulated
 from micronpu.ops.tables.table import is_near, look_up
 
 if TYPE_CHECKING:

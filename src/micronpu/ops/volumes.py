@@ -15,11 +15,11 @@ from micronpu.ir.op import weighted
 from micronpu.ir.registry import imports
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Padding2d
-from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import Pad, inverse, reshaped, transposed
+from micronpu.ops.slicing import Concat
 from micronpu.ops.tiling import strided
 
 

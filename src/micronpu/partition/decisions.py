@@ -39,8 +39,8 @@ from micronpu.partition.policy import (
     Policy,
     reason_at,
 )
-from micronpu.passes.choose import Choice
-from micronpu.passes.cleanup import returned_operand
+from micronpu.passes.fusion import returned_operand
+from micronpu.passes.rewrite import Choice
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason, Verdict
 

@@ -16,8 +16,8 @@ from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.decisions import Decisions
 from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
-from micronpu.passes.choose import Choice, rewritten
 from micronpu.passes.pipeline import DEFAULT, Pipeline
+from micronpu.passes.rewrite import Choice, rewritten
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
 from micronpu.report.operations import BusTraffic, Cost, Latency, ResidentPrice
 from micronpu.report.verdict import Reason

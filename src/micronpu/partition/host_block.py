@@ -21,9 +21,9 @@ from micronpu.frontend.facts import HANDLES
 from micronpu.frontend.program import axes_in_memory, only_checks, origin_of, overload_of, short_name
 from micronpu.frontend.states import is_write
 from micronpu.ops.calls import UNINITIALIZED
-from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.facts import CONTIGUOUS, RESHAPED
 from micronpu.ops.movement import COPIES, VIEW_COPY
+from micronpu.ops.slicing import CONCATENATIONS
 from micronpu.partition.kernels import CoreKernel, decomposed, is_composite, is_decomposed, kernel_of, promotes
 from micronpu.partition.outline import DelegateCall
 from micronpu.upstream.torch import FakeTensorMode, OpOverload, cast, schema_of, tree_leaves, tree_map

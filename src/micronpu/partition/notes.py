@@ -10,7 +10,7 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition

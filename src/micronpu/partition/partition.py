@@ -17,7 +17,7 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Permutation
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.partition.policy import Policy
-from micronpu.passes.choose import Choice
+from micronpu.passes.rewrite import Choice
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.shown import Shown
 from micronpu.report.verdict import Reason

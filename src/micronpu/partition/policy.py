@@ -10,8 +10,8 @@ from torch.fx import Node as FxNode
 from micronpu.frontend.program import origin_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.op import Op
-from micronpu.passes.choose import Choice
 from micronpu.passes.pipeline import DEFAULT, Pipeline
+from micronpu.passes.rewrite import Choice
 from micronpu.report.verdict import Reason
 
 Decide = Callable[[Node], "Choice | list[Reason]"]

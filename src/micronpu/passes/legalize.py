@@ -1,9 +1,10 @@
-"""Passes to forms that LiteRT can express."""
+"""Passes to forms that LiteRT or TOSA can express."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
@@ -11,8 +12,9 @@ from micronpu.ir.op import Op
 from micronpu.ir.window import Padding2d, litert_padding
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import Pad, Reshape
-from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
 from micronpu.passes.base import Pass, Walk
+from micronpu.passes.fusion import FoldPads
 
 
 class SplitPads(Pass):
@@ -85,3 +87,101 @@ class CopyOutputs(Pass):
                 changed = True
             taken.add(tensor)
         return changed
+
+
+class MergePicks(Pass):
+    """Replaces two consecutive pools with windows of one element by one.
+
+    x -> max_pool2d{1x1, stride (2,1)} -> max_pool2d{1x1, stride (1,2)} -> y        x -> max_pool2d{1x1, stride 2} -> y
+    """
+
+    name = "merge_picks"
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            first, op = walk.producer.get(node.inputs[0]), node.op
+            if first is None or not _picks(op) or not _picks(first.op):
+                continue
+            assert isinstance(op, MaxPool2d) and isinstance(first.op, MaxPool2d)
+            stride = (first.op.stride[0] * op.stride[0], first.op.stride[1] * op.stride[1])
+            node.op, node.inputs = MaxPool2d((1, 1), stride), [first.inputs[0]]
+            node.origin = node.origin.joined(first.origin).through(self.name)
+            walk.changed = True
+        return walk.changed
+
+
+def _picks(op: Op) -> bool:
+    return isinstance(op, MaxPool2d) and op.kernel == (1, 1) and not op.padding
+
+
+class SplitAveragePools(Pass):
+    """Splits an average pool that excludes padding other than LiteRT's SAME into pools of its border and interior.
+
+    x -> avg_pool2d{3x3, stride 2, padding 1} -> y        x -> slice -> avg_pool2d{2x2} ─┐
+                                                          x -> slice -> avg_pool2d{2x3} ─┤ concat -> y
+                                                          ..                             ─┘
+    """
+
+    name = "split_average_pools"
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            op = node.op
+            if not isinstance(op, AvgPool2d) or op.count_padding:
+                continue
+            x = node.inputs[0]
+            if litert_padding(x.shape[1:3], op.kernel, op.stride, op.padding) is not None:
+                continue
+            sides = (op.padding.rows, op.padding.columns)
+            rows, columns = (
+                clipped_windows(n, k, s, p)
+                for n, k, s, p in zip(x.shape[1:3], op.kernel, op.stride, sides, strict=True)
+            )
+            origin = node.origin
+
+            def emit(part: Op, *inputs: Tensor, origin: Any = origin) -> Tensor:
+                return walk.insert(self.make(part, list(inputs), origin))
+
+            walk.replace(node.output, by_parts(emit, x, rows, columns, pools(emit, AvgPool2d)))
+        if walk.changed:
+            graph.remove_dead()
+        return walk.changed
+
+
+class FoldLowestPads(Pass):
+    """Fuses padding with the lowest number into the max pool that follows; TOSA pads by less than the window on each
+    side.
+
+    x -> pad(-inf, h 1/1, w 1/1) -> max_pool2d{kernel=3} -> y        x -> max_pool2d{kernel=3, padding=1} -> y
+    """
+
+    name = "fold_lowest_pads"
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            before = walk.producer.get(node.inputs[0])
+            if before is not None and isinstance(before.op, Pad):
+                self._fold(node, before, before.op, walk)
+        if walk.changed:
+            graph.remove_dead()
+        return walk.changed
+
+    def _fold(self, node: Node, before: Node, pad: Pad, walk: Walk) -> None:
+        x, op = before.inputs[0], node.op
+        if not isinstance(op, MaxPool2d) or pad.integer(x.type) != x.type.dtype.limits[0]:
+            return
+        if any((pad.before[0], pad.after[0], pad.before[3], pad.after[3])):
+            return
+        sides = op.padding + Padding2d(pad.before[1], pad.after[1], pad.before[2], pad.after[2])
+        if max(sides.rows) >= op.kernel[0] or max(sides.columns) >= op.kernel[1]:
+            return
+        node.op, node.inputs = replace(op, padding=sides), [x]
+        node.origin = node.origin.joined(before.origin).through(self.name)
+        walk.changed = True
+
+
+LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
+"""Run once before TOSA is written: fuses padding into the operators, which TOSA can express."""

@@ -11,24 +11,23 @@ from micronpu.base import timing
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import InternalError, OptionError, PassError, first_line, one_of
 from micronpu.base.extensions import PASSES, extensions, load
-from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Graph, Stage, verify
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType
-from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass
-from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
-from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations
+from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations, MergeReshapes, RemoveNoOps
 from micronpu.passes.layout import (
     FoldTransposeIntoLinear,
     GatherTransposes,
+    HoistTransposes,
     LiftTransposes,
+    MergeSlices,
     MergeTransposes,
+    SinkThroughReshapes,
     SinkTransposes,
     TransposeToReshape,
 )
-from micronpu.passes.legalize import CopyOutputs, SplitPads
-from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
-from micronpu.passes.windows import MergePicks, SplitAveragePools
+from micronpu.passes.legalize import CopyOutputs, MergePicks, SplitAveragePools, SplitPads
 
 # Repeated until none of them changes anything.
 SIMPLIFY: tuple[Pass, ...] = (

@@ -21,9 +21,9 @@ from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.facts import NUMBERED
 from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.ops.slicing import CONCATENATIONS
 from micronpu.quantize.identities import function_before_fill, spelled_out
 from micronpu.quantize.nodes import batch_norm_behind, folded_batch_norm
 from micronpu.quantize.norms import scale_rows

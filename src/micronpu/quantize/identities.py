@@ -17,8 +17,8 @@ from micronpu.frontend.program import arguments, is_float32, is_getitem, is_rand
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import Form, hands_on, is_function, is_sum, magnitude_of
-from micronpu.ops.padding import PADS
 from micronpu.ops.softmax import SOFTMAX
+from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of
 from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN
 from micronpu.quantize.writer import GraphWriter, clean, switchable

@@ -23,8 +23,8 @@ from micronpu.frontend.positions import indexed, is_position, not_negative, root
 from micronpu.frontend.program import arguments, is_random, overload_name
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
-from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
+from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
 from micronpu.quantize.writer import GraphWriter, place_behind, switchable

@@ -30,9 +30,8 @@ from micronpu.frontend.copies import copied, with_own_graph
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import set_training
-from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.facts import Form
-from micronpu.ops.transposed import TRANSPOSED
 from micronpu.quantize.nodes import form_of
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver

@@ -39,7 +39,7 @@ FEATURE_NOISE = 4.0
 # (19ef07aa, 930ba541)]
 FEATURE_ENOUGH = 40.0
 FEATURE_ROWS = 64  # Calibration samples whose range is measured [samples; not measured]
-# Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.attention`) [value; not measured]
+# Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.softmax`) [value; not measured]
 INFINITE = 1e3
 # Maximum size of a padded channel for which depthwise convolutions are computed tap by tap [elements; not measured]
 SMALL_IMAGE = 40 * 40

@@ -23,9 +23,9 @@ from micronpu.recipes.providers import (
     get_imx93_recipe,
     get_imxrt700_recipe,
 )
-from micronpu.targets.cortexm.recipes import CortexMRecipeType
-from micronpu.targets.ethosu.recipes import EthosURecipeType
-from micronpu.targets.neutron.recipes import NeutronRecipeType
+from micronpu.targets.cortexm.compat import CortexMRecipeType
+from micronpu.targets.ethosu.compat import EthosURecipeType
+from micronpu.targets.neutron.compat import NeutronRecipeType
 
 __all__ = [
     "CortexMRecipeProvider",

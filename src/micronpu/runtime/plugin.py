@@ -22,8 +22,7 @@ from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
 from micronpu.host import litert_executor, tosa_executor
-from micronpu.host.build import build_plugin, find_executorch
-from micronpu.host.library import load_library
+from micronpu.host.build import build_plugin, find_executorch, load_library
 from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.proof import CarriedReference, Executor, Proof
 from micronpu.host.tosa_executor import TosaProgram

@@ -10,10 +10,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from micronpu.base.errors import OptionError, RuntimeUnavailableError, first_line
-from micronpu.base.extensions import BACKEND_POINTS, extensions, load, package_of
+from micronpu.base.extensions import BACKEND_POINTS, PASSES, extensions, load, package_of
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
 from micronpu.chips.core import Core
-from micronpu.targets.backend import Backend, Target
+from micronpu.targets.backend import Backend, Target, sentences
 from micronpu.targets.cortexm.backend import CortexM
 from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.firmware import Firmware, KernelLibrary
@@ -275,3 +275,19 @@ def device_for(name: str, options: Options | None = None) -> Device:
     device = BACKENDS[target.backend].device(options_for(target, options), target.name, target.core)
     device.chip = target.chip
     return device
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Return for each kind of pass, in order of execution, the description of each by name."""
+    from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
+    from micronpu.quantize.writer import float_rewrites
+
+    found = {
+        "Rewrites of the float program, before it is quantized": float_rewrites(),
+        "Passes over the graph of a partition": sentences((*SIMPLIFY, *SETTLE, *FINISH)),
+    }
+    for backend in BACKENDS.values():
+        found |= backend.rewrites()
+    if installed := {name: package_of(point) for name, point in extensions(PASSES).items()}:
+        found["Passes of installed packages, for Pipeline.before and Pipeline.after"] = installed
+    return found

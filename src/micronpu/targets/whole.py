@@ -28,7 +28,7 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.passes import run_passes
-from micronpu.passes.choose import Choice
+from micronpu.passes.rewrite import Choice
 from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
 from micronpu.upstream.session import exclusive

@@ -27,14 +27,13 @@ from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import is_write
 from micronpu.ops.calls import PADDING, SQUEEZED
-from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.facts import SAME_AXES, WRITE, axis_behind
 from micronpu.ops.movement import RESHAPE, SQUEEZES, VIEWS
-from micronpu.ops.padding import PADS
 from micronpu.ops.pooling import POOLS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.ops.slicing import SELECTIONS, SLICES
+from micronpu.ops.slicing import CONCATENATIONS, SELECTIONS, SLICES
+from micronpu.ops.tiling import PADS
 from micronpu.transforms.step_graph import Flow, StepGraph
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import OpOverload, codegen_of

@@ -21,8 +21,8 @@ from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import WEIGHTS
 from micronpu.report.views.html import page
+from micronpu.targets.board import pools_of
 from micronpu.targets.ethosu.costs import CALLS
-from micronpu.targets.pools import pools_of
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 

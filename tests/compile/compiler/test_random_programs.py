@@ -20,7 +20,7 @@ from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import Graph, interpret
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.program.pte import read_pte
 from micronpu.quantize.config import Activations
 from micronpu.runtime import HostProgram

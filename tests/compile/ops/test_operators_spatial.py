@@ -17,9 +17,9 @@ import micronpu
 from micronpu.compiler.compile import check_model
 from micronpu.ir.window import Padding2d
 from micronpu.ops import Op
+from micronpu.ops.convolution import TransposeConv2d
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec

@@ -23,12 +23,12 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.types import DType
 from micronpu.neutron import NeutronTargetSpec
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.policy import COMPUTES, IMPORTED

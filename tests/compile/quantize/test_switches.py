@@ -16,9 +16,9 @@ from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.quantize.decompose import prepare_for_annotation, scalars_to_constants
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.writer import float_rewrites, is_on
-from micronpu.targets.catalogue import catalogue
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
+from micronpu.targets.registry import catalogue
 
 
 class Attention(nn.Module):

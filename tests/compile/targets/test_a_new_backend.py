@@ -18,8 +18,7 @@ from micronpu.base.errors import OptionError
 from micronpu.cli import inspection
 from micronpu.cli.main import app
 from micronpu.recipes.providers import provider_of
-from micronpu.targets.catalogue import catalogue
-from micronpu.targets.registry import BACKENDS, all_targets, device_for, find_target, options_for
+from micronpu.targets.registry import BACKENDS, all_targets, catalogue, device_for, find_target, options_for
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,7 @@ def test_nothing_is_rewritten_where_the_rules_hold() -> None:
 def test_rewrite_that_costs_more_than_the_host_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(Softmax(), (4, 10))
     assert neutron_choice(graph.nodes[0], PUBLISHED) is not None
-    monkeypatch.setattr("micronpu.targets.neutron.policy.host_cycles", lambda node: 1)
+    monkeypatch.setattr("micronpu.targets.neutron.costs.host_cycles", lambda node: 1)
     assert neutron_choice(graph.nodes[0], PUBLISHED) is None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from micronpu.board.check import Finished, MachineOptions, run_firmware
 from micronpu.board.runners import find_runner
-from micronpu.chips import machines
+from micronpu.chips import core as machines
 from micronpu.deploy import integration
 from tests.board.needed import need_runners
 from tests.deploy import firmware

@@ -16,8 +16,7 @@ from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
-from micronpu.targets.ethosu.emitters import to_tosa
-from micronpu.targets.ethosu.legalize import legalize
+from micronpu.targets.ethosu.legalize import legalize, to_tosa
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 

@@ -15,7 +15,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.emit import tosa as emitter
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.tosa_file import TosaModel, TosaOperator, TosaTensor, serialized
-from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.targets.ethosu.legalize import to_tosa
 
 ATTRIBUTES = {name.removesuffix("Attribute").lower(): name for name in dir(tosa.TosaSerializerAttribute)}
 

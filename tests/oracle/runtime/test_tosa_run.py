@@ -20,7 +20,7 @@ from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.host.tosa_rules import RULES
 from micronpu.host.tosa_run import COMPUTE
-from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.targets.ethosu.legalize import to_tosa
 
 Array = np.ndarray[Any, Any]
 PARTS = 3

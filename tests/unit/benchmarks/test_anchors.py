@@ -10,7 +10,7 @@ from benchmarks.anchors import NETWORKS, Anchor
 
 from micronpu.chips import shipped_chips
 from micronpu.targets.cortexm.costs import BANDS
-from micronpu.targets.ethosu.npu import timing_of
+from micronpu.targets.ethosu.accelerators import timing_of
 from micronpu.targets.neutron.costs import BAND
 from micronpu.targets.registry import device_for, find_target
 

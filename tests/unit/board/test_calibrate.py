@@ -27,8 +27,8 @@ from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Cost, Latency, Operation
+from micronpu.targets.ethosu.accelerators import timing_of
 from micronpu.targets.ethosu.costs import estimated
-from micronpu.targets.ethosu.npu import timing_of
 
 FORMS: dict[str, tuple[bytes, Mapping[str, float]]] = {
     "micronpu": (own().encode(), {CALL: 212_100}),

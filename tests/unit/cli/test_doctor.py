@@ -21,8 +21,7 @@ from micronpu.cli import doctor
 from micronpu.cli.doctor import examine, satisfies
 from micronpu.cli.execute import RunResult
 from micronpu.cli.main import app
-from micronpu.targets.catalogue import catalogue
-from micronpu.targets.registry import all_targets
+from micronpu.targets.registry import all_targets, catalogue
 
 
 def test_all_is_there_and_nothing_is_imported() -> None:

@@ -17,17 +17,16 @@ from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpr
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Sigmoid
 from micronpu.ops.clamps import Clamp, Relu
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Mean
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.slicing import Concat
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import FoldLowestPads
-from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.passes.legalize import FoldLowestPads
+from micronpu.targets.ethosu.legalize import to_tosa
 
 NAMES = {value: name for name, value in vars(TosaOp).items() if not name.startswith("_")}
 

@@ -10,10 +10,10 @@ from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir import DType, Graph, GraphBuilder, Node, Origin, QParams, Tensor, TensorType, interpret
 from micronpu.ops.activation import Sigmoid
 from micronpu.ops.clamps import Relu
-from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape
+from micronpu.ops.slicing import Concat
 
 
 def diamond() -> tuple[Graph, dict[str, Tensor]]:

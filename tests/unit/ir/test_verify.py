@@ -14,11 +14,11 @@ from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, Tens
 from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Sigmoid
 from micronpu.ops.clamps import Relu
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.slicing import Concat
 
 
 def legal() -> Graph:

@@ -11,14 +11,14 @@ from micronpu.ir import DType, Graph, GraphBuilder, QParams, Tensor, TensorType,
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Sigmoid
 from micronpu.ops.clamps import Clamp, Relu
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Mean
+from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
 from micronpu.passes import Pass, run_passes
 from micronpu.passes.base import Walk

@@ -9,8 +9,7 @@ import pytest
 from micronpu.ir import DType, Graph, QParams, Tensor, TensorType
 from micronpu.ir.graph import Node
 from micronpu.ops.clamps import Relu
-from micronpu.passes.choose import Choice, choose, rewritten
-from micronpu.passes.rewrite import Rewrite
+from micronpu.passes.rewrite import Choice, Rewrite, choose, rewritten
 
 TYPE = TensorType((4,), DType.INT8, QParams.per_tensor(0.1, 0))
 

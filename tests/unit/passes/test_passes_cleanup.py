@@ -10,11 +10,11 @@ from tests.unit.passes.pass_graphs import Net, apply, drawn, picture, q
 from micronpu.ir import DType, QParams, Tensor, TensorType
 from micronpu.ir.op import Op
 from micronpu.ir.window import Activation
-from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
+from micronpu.ops.slicing import Concat
+from micronpu.passes.fusion import MergeReshapes, RemoveNoOps
 
 
 def with_number(

@@ -10,10 +10,9 @@ from tests.unit.passes.pass_graphs import FIRST, Net, apply, assert_same, count,
 
 from micronpu.ir import Graph, Tensor
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.concat import Concat
+from micronpu.ops.slicing import Concat
 from micronpu.passes import run_passes
-from micronpu.passes.cleanup import RemoveNoOps
-from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations
+from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations, RemoveNoOps
 from micronpu.passes.layout import MergeTransposes
 
 C = 4

@@ -520,7 +520,7 @@ def test_per_tensor_weights_are_reordered_too():
     weight = net.builder.constant(net.random.integers(-127, 128, (5, 48)), type)
     _, flat = flattened(net)
     bias = net.builder.constant(np.arange(5), TensorType((5,), DType.INT32, q(0.05 * 0.02)))
-    from micronpu.ops.linear import FullyConnected
+    from micronpu.ops.matmul import FullyConnected
 
     y = net.builder.emit(FullyConnected(), flat, weight, bias, qparams=q(0.1))
     assert count(apply(FoldTransposeIntoLinear(), net.finish(y)), "transpose") == 0

@@ -12,8 +12,8 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
-from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes, blocks
-from micronpu.passes.windows import MergePicks, SplitAveragePools
+from micronpu.passes.layout import HoistTransposes, MergeSlices, SinkThroughReshapes, blocks
+from micronpu.passes.legalize import MergePicks, SplitAveragePools
 
 
 def emit(net: Net, op: Op, *inputs: Tensor) -> Tensor:

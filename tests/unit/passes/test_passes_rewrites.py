@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.passes.pass_graphs import Net
 
-from micronpu.ops.padding import ReflectPad
+from micronpu.ops.tiling import ReflectPad
 from micronpu.passes.rewrite import ReflectBySlices
 
 

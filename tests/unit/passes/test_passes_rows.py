@@ -13,8 +13,8 @@ from micronpu.ops.clamps import Clamp
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.passes.base import MergePairs, Pass
+from micronpu.passes.legalize import LEGALIZE_TOSA
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
-from micronpu.passes.tosa import LEGALIZE_TOSA
 
 STEPS: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE, *LEGALIZE_TOSA)
 

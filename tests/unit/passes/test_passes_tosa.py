@@ -11,7 +11,7 @@ from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpr
 from micronpu.ir.op import Op
 from micronpu.ops.movement import Pad
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
-from micronpu.passes.tosa import FoldLowestPads
+from micronpu.passes.legalize import FoldLowestPads
 
 POOL = MaxPool2d((3, 3))
 

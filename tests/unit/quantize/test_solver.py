@@ -17,8 +17,8 @@ from micronpu.base.errors import ModelError
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule, fixed_qparams, own_qparams, shares_qparams
 from micronpu.ir.types import DType
-from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.facts import Form
+from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.solver.groups import PartObserver, observers_of

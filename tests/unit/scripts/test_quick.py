@@ -30,7 +30,7 @@ def test_a_folder_stands_for_a_package_behind_a_lazy_import() -> None:
 
 def test_imports_in_functions_and_over_lines_count(tmp_path: Path) -> None:
     text = """
-        import micronpu.ops.distances
+        import micronpu.ops.reduction
         from micronpu.base import (
             errors,
             files as found,
@@ -41,7 +41,7 @@ def test_imports_in_functions_and_over_lines_count(tmp_path: Path) -> None:
     """
     path = tmp_path / "test_it.py"
     path.write_text(textwrap.dedent(text))
-    names = {"micronpu.ops.distances", "micronpu.base.errors", "micronpu.base.files", "micronpu.ir.types"}
+    names = {"micronpu.ops.reduction", "micronpu.base.errors", "micronpu.base.files", "micronpu.ir.types"}
     known = {name: KNOWN[name] for name in [*names, "micronpu.cli.main"]}
     assert set(quick.imports(path, known)) == names
 

@@ -20,7 +20,7 @@ from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.clamps import Clamp
 from micronpu.ops.elementwise import Sub
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.rewrite import Chain, Rewrite
 from micronpu.targets.backend import Backend

@@ -37,8 +37,7 @@ from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.clamps import Clamp
 from micronpu.ops.constants import constant_like
-from micronpu.ops.elementwise import Add, Mul, Sub
-from micronpu.ops.pointwise import Elementwise
+from micronpu.ops.elementwise import Add, Elementwise, Mul, Sub
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:

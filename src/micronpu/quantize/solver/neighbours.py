@@ -29,8 +29,8 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
-from micronpu.ops.attention import MASKED
 from micronpu.ops.facts import Form
+from micronpu.ops.softmax import MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver

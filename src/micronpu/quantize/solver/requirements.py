@@ -11,8 +11,8 @@ import torch
 
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
-from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.facts import Form
+from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.solver.values import Value, Values
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec

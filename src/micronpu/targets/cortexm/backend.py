@@ -77,6 +77,6 @@ class CortexM(Backend):
         return {"Rewrites of an operator that a Cortex-M core has no kernel for": sentences(REWRITES)}
 
     def recipes(self) -> type[RecipeType]:
-        from micronpu.targets.cortexm.recipes import CortexMRecipeType
+        from micronpu.targets.cortexm.compat import CortexMRecipeType
 
         return CortexMRecipeType

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from executorch.export import RecipeType
+
 from micronpu.base.arguments import check_switch, check_text, check_type, described
 from micronpu.base.errors import OptionError
 from micronpu.chips.core import CORES, Core, InstructionSet, find_core
@@ -86,3 +88,14 @@ class CortexMQuantizer(StaticQuantizer):
         super().__init__(CAPABILITIES, is_qat=None if per_tensor_config is None else per_tensor_config.is_qat)
         if per_tensor_config is not None:
             self.set_global(per_tensor_config)
+
+
+class CortexMRecipeType(RecipeType):
+    """Recipes for a Cortex-M core with CMSIS-NN, alone or with an NPU."""
+
+    INT8 = "micronpu_cortexm_int8"
+    INT8_QAT = "micronpu_cortexm_int8_qat"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        return "micronpu_cortexm"

@@ -18,7 +18,7 @@ from micronpu.partition.kernels import CoreKernel
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
-from micronpu.passes.choose import Choice
+from micronpu.passes.rewrite import Choice
 from micronpu.report.operations import Cost, Latency
 from micronpu.report.verdict import Reason
 from micronpu.targets.cortexm.costs import core_costs, core_latency

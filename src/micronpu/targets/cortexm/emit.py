@@ -25,19 +25,16 @@ from micronpu.ir.types import DType
 from micronpu.ir.window import Padding2d, Size2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.calls import BROADCAST, CLONE, PADDING, PERMUTATION, UNINITIALIZED
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.elementwise import Add, Binary, Maximum, Minimum, Mul
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
+from micronpu.ops.elementwise import Add, Binary, Elementwise, Maximum, Minimum, Mul
 from micronpu.ops.indices import ArgMax, GatherRows
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import RESHAPE, TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
-from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import CoreKernel
 from micronpu.partition.outline import HostModule
 from micronpu.upstream.executorch import cmsis_nn

@@ -20,17 +20,15 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.clamps import Relu
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear, axis_weights
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.tables.table import LookupTable
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored, run
 

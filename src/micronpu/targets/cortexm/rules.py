@@ -13,19 +13,18 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Mul
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
-from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.pipeline import DEFAULT, Pipeline, switchable_passes
+from micronpu.passes.rewrite import Choice, choose, no_cost, rewritten
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.cortexm.emit import LOWERINGS, is_table
 from micronpu.targets.cortexm.rewrites import REWRITES, is_even
-from micronpu.targets.rules import Rules
+from micronpu.targets.options import Rules
 
 CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,), positions=True, zero_points=True)
 RULES = Rules()

@@ -10,8 +10,16 @@ from micronpu.chips import Chip, load_measured
 from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.backend import Backend, Target, sentences
 from micronpu.targets.ethosu import BACKEND
-from micronpu.targets.ethosu.accelerators import accelerators, default_ini, find_accelerator, ports_of, vela_package
-from micronpu.targets.ethosu.npu import EthosUNpu, areas, system_entries
+from micronpu.targets.ethosu.accelerators import (
+    EthosUNpu,
+    accelerators,
+    areas,
+    default_ini,
+    find_accelerator,
+    ports_of,
+    system_entries,
+    vela_package,
+)
 
 if TYPE_CHECKING:
     from executorch.export import RecipeType
@@ -175,6 +183,6 @@ class EthosU(Backend):
         }
 
     def recipes(self) -> type[RecipeType]:
-        from micronpu.targets.ethosu.recipes import EthosURecipeType
+        from micronpu.targets.ethosu.compat import EthosURecipeType
 
         return EthosURecipeType

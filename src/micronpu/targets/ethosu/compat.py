@@ -1,19 +1,32 @@
-"""The compile spec of ExecuTorch's own Ethos-U backend, its conversion to `EthosUOptions`, and its pass options."""
+"""Ethos-U under the names of ExecuTorch's own backend: compile spec, pass options, backend, partitioner, quantizer."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from micronpu.base.arguments import described
+import torch
+from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from executorch.export import RecipeType
+from torch.fx import GraphModule, Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from micronpu.base.arguments import check_switch, check_type, described, items
 from micronpu.base.errors import OptionError
+from micronpu.partition.backends import ByCompileSpec
+from micronpu.partition.entry import DevicePartitioner, preprocess
+from micronpu.quantize.config import Activations, IOType, QuantizationConfig
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.targets.ethosu.device import EthosUDevice
 from micronpu.targets.ethosu.options import EthosUOptions
-
-if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
+from micronpu.targets.ethosu.rules import capabilities_of
+from micronpu.upstream.torch import OpOverload
 
 
 class SoftmaxDecompositionConfig(Enum):
@@ -256,3 +269,161 @@ def options_of(spec: Any) -> EthosUOptions:
     if not isinstance(spec, EthosUOptions):
         raise OptionError(f"`compile_spec` is {described(spec)}.", hint='EthosUOptions("ethos-u55-128")')
     return spec
+
+
+class EthosUBackend(ByCompileSpec, BackendDetails):
+    """Compiles a partition; the runtime finds the delegate by this class's name."""
+
+    @staticmethod
+    def owns(compile_specs: list[CompileSpec]) -> bool:
+        return EthosUOptions.owns(compile_specs)
+
+    @staticmethod
+    def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        return preprocess(edge_program, EthosUDevice(EthosUOptions.from_specs(compile_specs)))
+
+
+def _accepts(check: OperatorSupportBase, node: Node) -> bool:
+    owner = node.graph.owning_module
+    return check.is_node_supported(dict(owner.named_modules()) if isinstance(owner, GraphModule) else {}, node)
+
+
+class EthosUPartitioner(DevicePartitioner):
+    """Tags operators for an Ethos-U, for ``to_edge_transform_and_lower(partitioner=[...])``.
+
+    Args:
+        compile_spec: accelerator and options, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
+        additional_checks: user-defined checks, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
+            is not delegated, and the report names the check.
+
+    Attributes:
+        report: decisions of the last call of `partition`, or None before it.
+            custom_partition_ops: operators that were registered as custom ones.
+
+    Raises:
+        OptionError: an argument has the wrong type.
+    """
+
+    backend = EthosUBackend
+
+    def __init__(
+        self,
+        compile_spec: EthosUOptions | EthosUCompileSpec,
+        additional_checks: Sequence[OperatorSupportBase] | None = None,
+    ) -> None:
+        options = options_of(compile_spec)
+        checks = () if additional_checks is None else items("additional_checks", additional_checks)
+        for check in checks:
+            if not isinstance(check, OperatorSupportBase):
+                raise OptionError(
+                    f"`additional_checks` holds {described(check)}, which is no OperatorSupportBase.",
+                    hint="a class with is_node_supported(submodules, node)",
+                )
+        super().__init__(
+            EthosUDevice(options, checks=tuple((type(c).__name__, functools.partial(_accepts, c)) for c in checks)),
+            DelegationSpec(EthosUBackend.__name__, options.to_specs()),
+        )
+        self.custom_partition_ops: dict[OpOverload, None] = {}
+        self._notes = compile_spec.notes if isinstance(compile_spec, EthosUCompileSpec) else ()
+
+    def register_custom_partition_op(self, op: OpOverload) -> None:
+        """Register a custom operator, for compatibility with existing scripts.
+
+        User-defined passes cannot make it an NPU operation: as any unknown operator, it is not delegated, but reported.
+
+        Raises:
+            OptionError: it is not an overload of an operator.
+        """
+        if not isinstance(op, OpOverload):
+            raise OptionError(
+                f"`register_custom_partition_op` got {op!r}; it takes an overload of an operator.",
+                hint="torch.ops.mylib.myop.default",
+            )
+        self.custom_partition_ops[op] = None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        result = super().partition(exported_program)
+        notes = list(self._notes)
+        if self.custom_partition_ops:
+            names = ", ".join(str(op) for op in self.custom_partition_ops)
+            notes.append(f"User-defined operators, which stay on the host unless micronpu knows them: {names}.")
+        if self.report is not None and notes:
+            self.report = replace(self.report, notes=(*self.report.notes, *notes))
+        return result
+
+
+class EthosUQuantizer(StaticQuantizer):
+    """Static int8, or int8 weights with int16 activations, for Ethos-U.
+
+    See `StaticQuantizer` for its meaning and for the configuration of parts of a model.
+
+    Args:
+        compile_spec: the accelerator, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
+        use_composable_quantizer: ignored; accepted for compatibility with existing scripts.
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        is_qat: for quantization-aware training; default: decided by the first configuration that is set.
+        activations: "int8" or "int16", for parts without settings.
+        io: "int8", "uint8" or "int16" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
+
+    Raises:
+        OptionError: an argument has another type.
+    """
+
+    def __init__(
+        self,
+        compile_spec: EthosUOptions | EthosUCompileSpec,
+        use_composable_quantizer: bool = True,
+        *,
+        per_channel: bool = True,
+        is_qat: bool | None = None,
+        activations: Activations = "int8",
+        io: IOType | None = None,
+    ) -> None:
+        options = options_of(compile_spec)
+        check_switch("use_composable_quantizer", use_composable_quantizer)
+        super().__init__(
+            capabilities_of(options),
+            per_channel=per_channel,
+            is_qat=is_qat,
+            disabled_rewrites=options.disabled_rewrites,
+            activations=activations,
+            io=io,
+        )
+        self.compile_spec = options
+
+
+def TOSAQuantizationConfig(  # noqa: N802
+    input_activation: Any, output_activation: Any, weight: Any, bias: Any, label: str | None = None
+) -> QuantizationConfig:
+    """Return a configuration from torchao's specs, with ExecuTorch's name and arguments.
+
+    Args:
+        input_activation, output_activation, weight: torchao's `QuantizationSpec`, or None for the default.
+        bias: ignored: a bias has the scale of the products that it is added to.
+        label: ignored.
+
+    Raises:
+        OptionError: a spec has another type, or qparams that NPUs do not support.
+    """
+    check_type("label", label, str, type(None))
+    wide = any(getattr(spec, "dtype", None) is torch.int16 for spec in (input_activation, output_activation))
+    return QuantizationConfig(
+        activations="int16" if wide else "int8",
+        per_channel=getattr(weight, "qscheme", None) is not torch.per_tensor_symmetric,
+        input_spec=input_activation,
+        output_spec=output_activation,
+        weight_spec=weight,
+    )
+
+
+class EthosURecipeType(RecipeType):
+    """Recipes for Arm Ethos-U; int16 applies to activations, weights are int8 in any case."""
+
+    INT8 = "micronpu_ethosu_int8"
+    INT8_QAT = "micronpu_ethosu_int8_qat"
+    INT16 = "micronpu_ethosu_int16"
+    INT16_QAT = "micronpu_ethosu_int16_qat"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        return "micronpu_ethosu"

@@ -27,19 +27,19 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of, estimated
-from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.faster import LEAST_GAIN, PrefetchResult, candidate, could_be_faster, proved_by
+from micronpu.targets.ethosu.faster import LEAST_GAIN, candidate, could_be_faster, proved_by
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
+from micronpu.targets.ethosu.legalize import emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, best_plan, compiled, objections
 from micronpu.targets.ethosu.recall import known_plan
 from micronpu.targets.ethosu.rewrites import in_parts
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE, ethosu_policy
+from micronpu.targets.ethosu.schedule.prefetch import PrefetchResult
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
-from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
-from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
+from micronpu.targets.ethosu.vela.compiler import OPERATOR, VelaError, VelaProgram, optimised
 
 _MUCH_MEMORY = 256 * 1024
 """Minimum scratch memory for weights, in bytes, at which splitting their operations is tried."""
@@ -173,8 +173,8 @@ def _known(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
 def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
     """Prefetch the weights of a plan, for large operators in parts, if that pays."""
     whole = candidate(best.program, spec, best.ran)
-    program = best.program if whole is None else whole.made.program
-    if could_be_faster(program, spec) or (whole is not None and whole.scratch >= _MUCH_MEMORY):
+    program = best.program if whole is None else whole.program
+    if could_be_faster(program, spec) or (whole is not None and whole.prefetch.scratch >= _MUCH_MEMORY):
         parts = _in_parts(best, program, spec, check)
         if parts is not None:
             return parts
@@ -208,7 +208,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
     parts = candidate(checked.program, spec, checked.ran)
     if parts is None:
         return None
-    made = parts.made.program
+    made = parts.program
     faster = made.cycles < (1 - LEAST_GAIN) * whole.cycles
     smaller = made.cycles <= whole.cycles and made.scratch_size < _LESS_MEMORY * whole.scratch_size
     if not (faster or smaller):

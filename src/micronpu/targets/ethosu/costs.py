@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from micronpu.report.operations import BusTraffic, Cost, Latency, together
 from micronpu.report.texts import plural
-from micronpu.targets.ethosu.accelerators import Accelerator, ports_of
-from micronpu.targets.ethosu.npu import Timing
+from micronpu.targets.ethosu.accelerators import Accelerator, Timing, ports_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import Port
 from micronpu.targets.ethosu.schedule.traffic import Traffic, arithmetic_of, busy, traffic_of
@@ -53,14 +52,14 @@ def estimated(program: VelaProgram, spec: EthosUOptions, slower: Mapping[str, fl
     traffic = traffic_of(actions, accelerator.family, accelerator.port_bytes)
     places = program.places or (-1,) * len(traffic)
     arithmetic = arithmetic_of(traffic, places, [layer.npu_cycles for layer in program.layers])
-    found = busy(actions, traffic, arithmetic, ports, accelerator.family)
+    found, memories_used = busy(actions, traffic, arithmetic, ports, accelerator.family)
     bus = _by_port(traffic, ports)
     if not program.layers:
         return Estimated(found.cycles, (), (), bus)
     cycles, ended = [0] * len(program.layers), 0
     waits: list[dict[str, float]] = [{} for _ in program.layers]
     own: list[list[Traffic]] = [[] for _ in program.layers]
-    for place, end, memories, moved in zip(places, found.ends, found.memories, traffic, strict=True):
+    for place, (_, end), memories, moved in zip(places, found.spans, memories_used, traffic, strict=True):
         if place < 0:
             continue
         cycles[place] += max(end - ended, 0)

@@ -16,6 +16,7 @@ from micronpu.report.operations import Latency, ResidentPrice
 from micronpu.report.texts import plural
 from micronpu.targets.cortexm.device import CortexMPart
 from micronpu.targets.ethosu import BACKEND
+from micronpu.targets.ethosu.accelerators import timing_of
 from micronpu.targets.ethosu.compile import (
     EthosUPartition,
     accept_partition,
@@ -24,16 +25,14 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
-from micronpu.targets.ethosu.npu import timing_of
 from micronpu.targets.ethosu.options import WHERE_IT_PAYS, EthosUOptions
-from micronpu.targets.ethosu.placement import Placed, placed, resident_price
+from micronpu.targets.ethosu.placement import Placed, placed, resident_price, with_shared_weights
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.recall import simulator_hash
 from micronpu.targets.ethosu.rules import capabilities_of, ethosu_policy
 from micronpu.targets.ethosu.search import search
-from micronpu.targets.ethosu.shared import with_shared_weights
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
-from micronpu.targets.rules import Checks
+from micronpu.targets.options import Checks
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "TOSA's specification"}
 

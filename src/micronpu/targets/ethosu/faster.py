@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,17 +13,17 @@ from micronpu.targets.ethosu.host.proof import StreamRun, is_large, random_integ
 from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum
-from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.operations import CONSTANTS, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import (
     Analysed,
-    Prefetched,
+    PrefetchResult,
     analysed,
     arrangement_in,
     missing_waits,
     prefetched,
     space_of,
 )
+from micronpu.targets.ethosu.schedule.traffic import accesses_of
 from micronpu.targets.ethosu.stream import actions_of, can_be_rewritten
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -39,46 +39,20 @@ _NEAR_BOUND = 1.05
 
 
 @dataclass(frozen=True)
-class PrefetchResult:
-    """Result of prefetching the weights of a program.
-
-    Attributes:
-        cycles: of Vela's own schedule, by Vela's estimate.
-        brought: number of operations whose weights are in SRAM when they start.
-        with_weights: number of operations with weights.
-        size: prefetched bytes.
-        scratch: bytes of scratch memory in addition to Vela's.
-        objection: reason why a faster schedule was not used, or "".
-        unproved: reason why the new stream could not be verified, or "".
-    """
-
-    cycles: int
-    brought: int = 0
-    with_weights: int = 0
-    size: int = 0
-    scratch: int = 0
-    objection: str = ""
-    unproved: str = ""
-
-
-@dataclass(frozen=True)
 class ScheduleCandidate:
     """An unverified schedule of a program.
 
     Attributes:
         old: the original program.
         before: a run of it, or None.
-        made: the new program.
+        program: the new program.
+        prefetch: its result, if it is right.
     """
 
     old: VelaProgram
     before: StreamRun | None
-    made: Prefetched
-
-    @property
-    def scratch(self) -> int:
-        """Bytes of scratch memory in addition to the original program's."""
-        return self.made.program.scratch_size - self.old.scratch_size
+    program: VelaProgram
+    prefetch: PrefetchResult
 
     def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, PrefetchResult]:
         """Return the new program; the original if the simulator refutes the new one, or if a wait is missing in it.
@@ -86,13 +60,10 @@ class ScheduleCandidate:
         The new stream runs in the simulator on the inputs of the original's run. If the simulator is not available, or
         does not model the stream, the new program is returned, and `PrefetchResult.unproved` gives the reason.
         """
-        made = self.made
-        objection, unproved = compared(self.old, made.program, spec, before=self.before)
-        if objection := objection or _overlap(made.program, spec):
+        objection, unproved = compared(self.old, self.program, spec, before=self.before)
+        if objection := objection or _overlap(self.program, spec):
             return self.old, PrefetchResult(self.old.cycles, objection=objection)
-        return made.program, PrefetchResult(
-            *(self.old.cycles, made.brought, made.with_weights, made.size, self.scratch), unproved=unproved
-        )
+        return self.program, replace(self.prefetch, unproved=unproved)
 
 
 def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
@@ -125,7 +96,7 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: StreamRun | Non
         return None
     found = analysed(program, spec.accelerator.family, memories)
     made = _best(found, _limit(program, spec))
-    return None if made is None else ScheduleCandidate(program, before, made)
+    return None if made is None else ScheduleCandidate(program, before, *made)
 
 
 @dataclass(frozen=True)
@@ -170,7 +141,7 @@ def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
     return program.scratch_size + max(room, 0)
 
 
-def _best(found: Analysed, limit: int) -> Prefetched | None:
+def _best(found: Analysed, limit: int) -> tuple[VelaProgram, PrefetchResult] | None:
     """Return the fastest schedule, or a nearly as fast one with less memory; None if it does not pay."""
     # Vela's total ignores that transfers and operations share a port, ours does not: require a gain in both.
     enough = (1 - LEAST_GAIN) * min(found.program.cycles, found.before.cycles)
@@ -187,8 +158,8 @@ def _best(found: Analysed, limit: int) -> Prefetched | None:
         best = min(best, made, key=lambda x: x.cycles)
     if best.cycles > enough:
         return None
-    program = prefetched(found, best)
-    return program if program.program.cycles <= enough else None
+    program, prefetch = prefetched(found, best)
+    return (program, prefetch) if program.cycles <= enough else None
 
 
 def _rooms(least: int, most: int) -> Iterator[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from micronpu.base.parsing import parse_toml
-from micronpu.targets.ethosu.npu import EthosUNpu
+from micronpu.targets.ethosu.accelerators import EthosUNpu
 from micronpu.targets.ethosu.payload import APART, COMMANDS, missing_blocks, parse
 from micronpu.targets.ethosu.stream import GENERATIONS, accelerator_of
 from micronpu.targets.firmware import Firmware, Started, StartUp

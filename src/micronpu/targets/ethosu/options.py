@@ -18,9 +18,9 @@ from micronpu.targets.ethosu.accelerators import (
     default_ini,
     find_accelerator,
     memories_of,
+    system_entries,
     with_entries,
 )
-from micronpu.targets.ethosu.npu import system_entries
 from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
 from micronpu.targets.ethosu.schedule.engines import Memories
 from micronpu.targets.options import Options, Switches

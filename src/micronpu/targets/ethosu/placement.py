@@ -1,19 +1,46 @@
-"""Placement of a program's weights: in flash, or in SRAM from the start, by estimated cost."""
+"""Memory of the weights: in flash, or in SRAM from the start, by estimated cost; one copy for the methods of a program.
+
+Vela encodes weights separately for each method, and two methods of one network have nearly the same bytes: at other
+offsets, and some in another order, because their blocks have another depth.
+
+    prefill  [ a b c d ]                          [ a b c d e ]   one datum of the program,
+    decode   [ a b' d e ]   b' = b in another order               and two streams that read it
+
+The streams get the addresses, and if necessary the block depth, for the shared copy. Each is compared with its original
+in the simulator, and remains unchanged if the results differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.container.trace import graph_key
+from micronpu.ops.indices import rows_numbered
+from micronpu.partition.device import CompiledPartition
 from micronpu.partition.partition import Partition
 from micronpu.report.operations import ResidentPrice
-from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.compile import EthosUPartition, external_blocks, named_block, stored
 from micronpu.targets.ethosu.costs import estimated
-from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, resident
+from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, compared, resident
+from micronpu.targets.ethosu.host.proof import ROWS, Array, integers_for, is_large
 from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.payload import CONSTANTS, checksum
 from micronpu.targets.ethosu.plans import Planned
+from micronpu.targets.ethosu.schedule.constants import (
+    Layer,
+    Ordered,
+    layers_of,
+    moved,
+    pieces_of,
+    place_in,
+    reads_of,
+    reordered,
+)
+from micronpu.targets.ethosu.stream import actions_of, can_be_rewritten, with_actions
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _FLASH: dict[str, Any] = {"weights": "flash"}
 _SRAM: dict[str, Any] = {"weights": "sram", "memory_mode": ""}
@@ -111,3 +138,112 @@ def _bytes_of_all(plans: Sequence[Planned]) -> int:
     stands = [len(plan.program.constants) + len(plan.program.commands) for plan in plans]
     works = [max(plan.program.sram_bytes - len(plan.program.constants), 0) for plan in plans]
     return sum(stands) + max(works)
+
+
+_LEAST = 0.5
+"""Minimum fraction of a partition's constants that must be in the copy."""
+
+
+def with_shared_weights(parts: Sequence[CompiledPartition]) -> list[CompiledPartition]:
+    """Share constants between partitions of several methods if they are mostly the same."""
+    own = [p for p in parts if isinstance(p, EthosUPartition) and p.spec.shared_weights and p.program.constants]
+    own = [p for p in own if can_be_rewritten(p.program.commands)]
+    orders = _orders(own)
+    groups: list[_Copy] = []
+    for part in sorted(own, key=lambda p: -p.program.cycles):
+        if not any(group.takes(part) for group in groups):
+            groups.append(_Copy(orders))
+            groups[-1].takes(part)
+    made = {id(old): new for group in groups if len(group.members) > 1 for old, new in group.made()}
+    return [made.get(id(part), part) for part in parts]
+
+
+def _orders(parts: Sequence[EthosUPartition]) -> dict[Layer, Ordered]:
+    """The order of weights for blocks of the smallest depth, which most other blocks can adopt."""
+    found: dict[Layer, Ordered] = {}
+    for part in parts:
+        program, family = part.program, part.spec.accelerator.family
+        for _, layer, own, _ in layers_of(actions_of(program.commands), bytes(program.constants), family):
+            if layer not in found or own.depth < found[layer].depth:
+                found[layer] = own
+    return found
+
+
+@dataclass
+class _Copy:
+    """Constants that several programs read.
+
+    Attributes:
+        orders: target order of weights.
+        data: the constants.
+        members: partitions, each with the program that reads the copy.
+    """
+
+    orders: Mapping[Layer, Ordered]
+    data: bytes = b""
+    members: list[tuple[EthosUPartition, VelaProgram]] = field(default_factory=list)
+
+    def takes(self, part: EthosUPartition) -> bool:
+        """Add a partition, if it is the first or most of its constants are in the copy."""
+        first = self.members[0][0] if self.members else part
+        if part.spec.silicon != first.spec.silicon or part.spec.external_weights != first.spec.external_weights:
+            return False
+        for in_order in (True, False):
+            found = self._placed(part, in_order=in_order)
+            if found is not None:
+                program, self.data = found
+                self.members.append((part, program))
+                return True
+        return False
+
+    def _placed(self, part: EthosUPartition, *, in_order: bool) -> tuple[VelaProgram, bytes] | None:
+        """The program of a partition for this copy, and the extended copy; None if it does not fit.
+
+        Args:
+            in_order: convert its weights to the target order.
+        """
+        old, family = part.program, part.spec.accelerator.family
+        actions, constants = actions_of(old.commands), bytes(old.constants)
+        changed = reordered(actions, constants, self.orders, family) if in_order else None
+        if in_order and changed is None:
+            return None
+        if changed is None and not self.members:
+            return old, constants
+        made, constants = changed or (actions, constants)
+        reads = reads_of(actions, family)
+        if reads is None:
+            return None
+        data = bytearray(self.data)
+        places = {piece: place_in(data, constants[slice(*piece)], piece[0]) for piece in pieces_of(reads)}
+        if self.members and len(data) - len(self.data) > (1 - _LEAST) * len(constants):
+            return None
+        commands = with_actions(old.commands, moved(made, reads, places))
+        program = replace(old, commands=commands, constants=bytes(data))
+        # Waits depend only on writes, and constants are not written: comparing the results suffices.
+        objection, _ = compared(old, program, part.spec, _rows(part))
+        return None if objection else (program, bytes(data))
+
+    def made(self) -> list[tuple[EthosUPartition, EthosUPartition]]:
+        """Each member, and its version that reads the copy."""
+        first = self.members[0][0]
+        block = named_block(self.data, first.spec.external_weights)
+        found = []
+        for number, (part, program) in enumerate(self.members):
+            whole = replace(program, constants=self.data)
+            external = {**external_blocks(program, part.spec), CONSTANTS: block}
+            carried = part.named_data.get(graph_key(part.payload))
+            payload, named = stored(whole, external, part.trace, carried.data if carried is not None else b"")
+            known = stored(part.program, external_blocks(part.program, part.spec), part.trace, b"\0")[1]
+            kept = {key: value for key, value in part.named_data.items() if key not in known}
+            beside = len(self.data) if not number and not first.spec.external_weights else 0
+            new = replace(part, data=payload, named_data={**kept, **named}, program=whole, shares=True, beside=beside)
+            found.append((part, new))
+        return found
+
+
+def _rows(part: EthosUPartition) -> list[list[Array]]:
+    """Inputs to run a program on, some of the full range, some near zero."""
+    graph, seed = part.graph, checksum(part.program)
+    inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
+    counts = [rows_numbered(graph, t) for t in graph.inputs]
+    return [integers_for(inputs, counts, seed, row) for row in range(1 if is_large(graph) else ROWS)]

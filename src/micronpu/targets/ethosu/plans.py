@@ -16,24 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
 from micronpu.emit.litert import to_litert
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Graph, Node, Stage, Tensor, verify
 from micronpu.ir.op import Rescaling
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.types import DType
-from micronpu.ir.verify import Stage, verify
-from micronpu.ops.elementwise import Add
+from micronpu.ops.elementwise import Add, Elementwise
 from micronpu.ops.movement import Reshape, Transpose
-from micronpu.ops.pointwise import Elementwise
-from micronpu.passes.choose import choose
-from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
-from micronpu.passes.fusion import FoldPads
+from micronpu.passes.fusion import FoldPads, MergeReshapes, RemoveNoOps
 from micronpu.passes.legalize import CopyOutputs, SplitPads
-from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
-from micronpu.targets.ethosu.faster import PrefetchResult
+from micronpu.passes.rewrite import choose
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
-from micronpu.targets.ethosu.legalize import copy_returned
+from micronpu.targets.ethosu.legalize import Emit, Emitted, copy_returned, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
+from micronpu.targets.ethosu.schedule.prefetch import PrefetchResult
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 if TYPE_CHECKING:

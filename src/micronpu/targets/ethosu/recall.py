@@ -16,11 +16,11 @@ from micronpu.base.cache import Entry
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.faster import PrefetchResult
+from micronpu.targets.ethosu.legalize import emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import NodeContext, Offer, Planned, VelaPlan, use_cheapest
 from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER, in_parts
+from micronpu.targets.ethosu.schedule.prefetch import PrefetchResult
 from micronpu.targets.ethosu.vela.compiler import entry_of, options_of, pack_program, unpack_program
 
 

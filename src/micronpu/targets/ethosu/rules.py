@@ -17,20 +17,18 @@ from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.indices import GatherRows
+from micronpu.ops.indices import GatherRows, ScatterRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
-from micronpu.ops.tables.lookups import ScatterRows
 from micronpu.partition.policy import Policy
 from micronpu.passes import Pipeline
-from micronpu.passes.choose import Choice, choose, no_cost
-from micronpu.passes.cleanup import returned_operand
+from micronpu.passes.fusion import returned_operand
+from micronpu.passes.rewrite import Choice, choose, no_cost
 from micronpu.report.verdict import Reason
-from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.legalize import legalize
+from micronpu.targets.ethosu.legalize import emitters_of, legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_FIT
 from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer, entry_of, options_of
-from micronpu.targets.rules import Checks, name_of, refusal
+from micronpu.targets.options import Checks, name_of, refusal
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."

@@ -25,9 +25,9 @@ from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
 from micronpu.targets.ethosu.costs import estimated
-from micronpu.targets.ethosu.emitters import Emitted, emitters_of
 from micronpu.targets.ethosu.faster import candidate
 from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
+from micronpu.targets.ethosu.legalize import Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, compiled, plan_name, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
@@ -127,7 +127,7 @@ class Maker:
         try:
             _, _, program = self.program(variant)
             made = candidate(program, self._spec) if self._spec.prefetch else None
-            program = program if made is None else made.made.program
+            program = program if made is None else made.program
             if not self.fits(program):
                 return VariantTrial(None, f"it needs {program.sram_bytes:,} bytes of SRAM")
             return VariantTrial(estimated(program, self._spec).cycles)

@@ -45,7 +45,7 @@ class Neutron(Backend):
         return NeutronDevice(options, name, core=core)
 
     def inspect(self, payload: bytes) -> InspectedDelegate:
-        from micronpu.targets.neutron.inspection import inspect
+        from micronpu.host.container_view import inspect
 
         return inspect(self.backend_id, payload)
 
@@ -75,6 +75,6 @@ class Neutron(Backend):
         return {"Rewrites of an operator that a rule of Neutron refuses": sentences(REWRITES)}
 
     def recipes(self) -> type[RecipeType]:
-        from micronpu.targets.neutron.recipes import NeutronRecipeType
+        from micronpu.targets.neutron.compat import NeutronRecipeType
 
         return NeutronRecipeType

@@ -18,11 +18,9 @@ from micronpu.partition.policy import COMPUTES, COMPUTES_SENTENCE
 from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
-from micronpu.targets.neutron.costs import costs_of
-from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
+from micronpu.targets.neutron.costs import costs_of, neutron_policy
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.neutron.policy import neutron_policy
-from micronpu.targets.neutron.sdk import select_converter
+from micronpu.targets.neutron.sdk import SUFFIX, select_converter, selection_of_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,11 @@ from micronpu.targets.neutron.compile import (
     convert_partition,
     write_partition,
 )
-from micronpu.targets.neutron.costs import no_latency, npu_latency
+from micronpu.targets.neutron.costs import neutron_policy, no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
-from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.rules import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
-from micronpu.targets.rules import Checks
+from micronpu.targets.options import Checks
 
 REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "

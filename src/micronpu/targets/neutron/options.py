@@ -62,7 +62,7 @@ class NeutronOptions(Switches, Options):
         use_neutron_for_format_conversion: convert between NCHW and channels-last on the NPU, not on the core.
         fetch_constants_to_sram: prefetch weights from flash to SRAM.
         dump_kernel_selection_code: write a C file per partition with the kernels that it needs, into
-            ``intermediates_dir`` or the current folder; see `micronpu.targets.neutron.kernels`.
+            ``intermediates_dir`` or the current folder; see `micronpu.targets.neutron.sdk`.
         profiling: build with kernel timing (vendor's converter, payload version 1).
         intermediates_dir: folder for the intermediate files of each partition: graph before and after the passes,
             LiteRT model, payload, report and log of the converter; created if missing, "" for none.

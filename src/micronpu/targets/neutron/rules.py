@@ -15,24 +15,21 @@ from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import litert_padding
 from micronpu.ops.activation import HardSwish, LeakyRelu, Prelu, Sigmoid, Tanh
 from micronpu.ops.clamps import Clamp, Relu
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Binary, Maximum, Minimum, Mul, Sub
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
-from micronpu.ops.padding import ReflectPad
 from micronpu.ops.pooling import MAX_PARTS, AvgPool2d, MaxPool2d, clipped_windows, runs
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.tiling import ReflectPad
 from micronpu.ops.unary import Abs, Exp, Log, Neg, Rsqrt
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.neutron.target_spec import PUBLISHED_FLAVORS, NeutronTargetSpec
-from micronpu.targets.rules import Rules, name_of
+from micronpu.targets.options import Rules, name_of
 
 RULES = Rules()
 SUPPORTED_RULE = "operator_exists"

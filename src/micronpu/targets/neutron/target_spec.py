@@ -6,14 +6,11 @@ import re
 from dataclasses import InitVar, dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from micronpu.base.arguments import check_text
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.chips import Chip, load_chip, shipped_chips
-
-if TYPE_CHECKING:
-    from micronpu.targets.neutron.target_info import NeutronTargetNeutronC
 
 NEUTRON = "neutron"
 
@@ -79,6 +76,46 @@ class NeutronHWVersion(Enum):
 
     N1 = 1
     N3 = 2
+
+
+_CLAMPS = ("relu", "relu6", "hardtanh", "clamp")
+_PRODUCTS = ("linear", "addmm", "mm")
+_CONVOLUTIONS = ("conv2d", "convolution")
+
+
+class NeutronTargetNeutronC:
+    """Activations that a convolution or linear layer can fuse.
+
+    Operators of the exported program and of the edge dialect are treated alike; each method has both names that scripts
+    use.
+    """
+
+    @staticmethod
+    def is_supported_fused_activation__aten(node_: Any) -> bool:
+        """True if the node is a clamp to bounds that its preceding operator can fuse: ReLU, ReLU6, -1 to 1.
+
+        Sigmoid and tanh, which ExecuTorch's own backend includes, are separate operators here.
+        """
+        from micronpu.frontend.importer import fused_kind  # needs torch
+        from micronpu.frontend.program import overload_name
+
+        if overload_name(node_).split(".")[0].rstrip("_") not in _CLAMPS:
+            return False
+        try:
+            return bool(fused_kind(node_))
+        except MicroNpuError:
+            return False
+
+    @staticmethod
+    def is_fusable_conv_or_linear__aten(node_: Any) -> bool:
+        """True if the node is a linear layer or a 2-D convolution."""
+        from micronpu.frontend.program import overload_name, value_of
+
+        name = overload_name(node_).split(".")[0]
+        return name in _PRODUCTS or (name in _CONVOLUTIONS and value_of(node_).dim() == 4)
+
+    is_supported_fused_activation__edge = is_supported_fused_activation__aten
+    is_fusable_conv_or_linear__edge = is_fusable_conv_or_linear__aten
 
 
 _VARIANT = re.compile(r"(N\d)(?:-(\d+))?")
@@ -189,8 +226,6 @@ class NeutronTargetSpec:
     @property
     def neutron_target_info(self) -> NeutronTargetNeutronC:
         """Fusable operators; the same for every Neutron."""
-        from micronpu.targets.neutron.target_info import NeutronTargetNeutronC  # which needs torch
-
         return NeutronTargetNeutronC()
 
     @property

@@ -17,11 +17,10 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
-from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.linear import LINEAR
+from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
+from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import COPIES, DROPOUTS, VIEWS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.ops.transposed import TRANSPOSED
 from micronpu.ops.volumes import CONVOLUTIONS_3D
 
 _DENSE_ONLY = (*TRANSPOSED, *CONVOLUTIONS_3D)

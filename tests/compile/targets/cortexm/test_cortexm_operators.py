@@ -17,7 +17,7 @@ from micronpu.ir import DType, Graph, interpret
 from micronpu.ir.graph import Node
 from micronpu.ops.activation import Prelu
 from micronpu.ops.elementwise import Sub
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.targets.cortexm.emit import emit, is_table

@@ -13,13 +13,12 @@ from tests.rewriting import rewrite_graph
 from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.tables.table import LookupTable
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.compile import compile_graph

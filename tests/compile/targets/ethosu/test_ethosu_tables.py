@@ -21,9 +21,9 @@ from micronpu.frontend.program import ProgramView, overload_name
 from micronpu.ir import Graph, interpret
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.targets.ethosu.compat import EthosUQuantizer
 from micronpu.targets.ethosu.device import EthosUDevice
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
 SPEC = EthosUOptions("ethos-u55-128")
 Function = Callable[..., torch.Tensor]

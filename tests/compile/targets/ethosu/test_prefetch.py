@@ -24,11 +24,11 @@ from micronpu.targets.board import board_of
 from micronpu.targets.ethosu import faster, recall
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.host import simulator
-from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.engines import Engines
 from micronpu.targets.ethosu.schedule.operations import parts_of, region_of
 from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, missing_waits, prefetched, space_of
 from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.traffic import accesses_of
 from micronpu.targets.ethosu.stream import TRANSFER_WAIT, actions_of, with_actions
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -163,11 +163,9 @@ def test_each_wait_is_needed(target: str) -> None:
 
 def test_a_stream_that_computes_something_else_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*arguments: Any) -> Any:
-        made = prefetched(*arguments)
-        actions = [
-            a if a.code != TRANSFER_WAIT else replace(a, parameter=15) for a in actions_of(made.program.commands)
-        ]
-        return replace(made, program=replace(made.program, commands=with_actions(made.program.commands, actions)))
+        program, prefetch = prefetched(*arguments)
+        actions = [a if a.code != TRANSFER_WAIT else replace(a, parameter=15) for a in actions_of(program.commands)]
+        return replace(program, commands=with_actions(program.commands, actions)), prefetch
 
     monkeypatch.setattr(faster, "prefetched", wrong)
     vela = part_of(compiled("corstone300", prefetch=False))
@@ -180,13 +178,13 @@ def test_a_stream_that_computes_something_else_reaches_nobody(monkeypatch: pytes
 
 def test_a_wrong_address_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*arguments: Any) -> Any:
-        made = prefetched(*arguments)
-        actions = actions_of(made.program.commands)
+        program, prefetch = prefetched(*arguments)
+        actions = actions_of(program.commands)
         at = max(i for i, a in enumerate(actions) if a.is_transfer and a.number(0x131) == 1)
         high, low = actions[at].registers[True, 0x30]
         assert low is not None
         actions[at] = replace(actions[at], registers={**actions[at].registers, (True, 0x30): (high, low - 16)})
-        return replace(made, program=replace(made.program, commands=with_actions(made.program.commands, actions)))
+        return replace(program, commands=with_actions(program.commands, actions)), prefetch
 
     monkeypatch.setattr(faster, "prefetched", wrong)
     vela = part_of(compiled("corstone300", prefetch=False))
@@ -231,13 +229,13 @@ def test_any_memory_gives_the_same_integers(target: str, room: int) -> None:
     assert memories is not None
     before = faster.run(part.program, part.spec)
     found = analysed(part.program, family, memories)
-    made = prefetched(found, arrangement_in(found, space_of(found, part.program.scratch_size + room)))
-    assert made.brought > 5 and made.program.scratch_size <= part.program.scratch_size + room
-    after = faster.run(made.program, part.spec, before.inputs)
+    program, made = prefetched(found, arrangement_in(found, space_of(found, part.program.scratch_size + room)))
+    assert made.brought > 5 and program.scratch_size <= part.program.scratch_size + room
+    after = faster.run(program, part.spec, before.inputs)
     assert all(np.array_equal(a, b) for a, b in zip(before.outputs, after.outputs, strict=True))
-    actions = actions_of(made.program.commands)
+    actions = actions_of(program.commands)
     assert not missing_waits(actions, [(a.reads, a.writes) for a in accesses_of(actions, family)], family)
-    check_accesses(made.program, part.spec)
+    check_accesses(program, part.spec)
 
 
 def test_large_operators_in_parts() -> None:

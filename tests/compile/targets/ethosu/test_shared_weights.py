@@ -18,7 +18,7 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.program.pte import read_pte
 from micronpu.report.memory import WEIGHTS
 from micronpu.runtime import HostProgram
-from micronpu.targets.ethosu import shared
+from micronpu.targets.ethosu import placement
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.payload import inlined, missing_blocks, parse
 from micronpu.targets.ethosu.schedule.constants import layers_of, reordered
@@ -106,7 +106,7 @@ def test_one_copy_computes_what_two_do(target: str, activations: str) -> None:
 def test_orders_of_weights() -> None:
     """Blocks of one row are deeper than blocks of sixteen: without another order most weights stay twice."""
     own = apart("ethos-u85-256", "int16")
-    orders = shared._orders(own)
+    orders = placement._orders(own)
     family, changed = own[0].spec.accelerator.family, 0
     for part in own:
         actions, constants = actions_of(part.program.commands), bytes(part.program.constants)
@@ -123,14 +123,14 @@ def test_orders_of_weights() -> None:
 
 def test_a_stream_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     own = apart("ethos-u55-128", "int8")
-    assert all(part.shares for part in shared.with_shared_weights(own) if isinstance(part, EthosUPartition))
-    right = shared.moved
+    assert all(part.shares for part in placement.with_shared_weights(own) if isinstance(part, EthosUPartition))
+    right = placement.moved
 
     def moved(actions: Any, reads: Any, places: Any) -> Any:
         return right(actions, reads, {piece: place + 16 for piece, place in places.items()})
 
-    monkeypatch.setattr(shared, "moved", moved)
-    assert shared.with_shared_weights(own) == own
+    monkeypatch.setattr(placement, "moved", moved)
+    assert placement.with_shared_weights(own) == own
 
 
 def test_unlike_weights_stay_apart() -> None:
@@ -139,15 +139,15 @@ def test_unlike_weights_stay_apart() -> None:
         torch.manual_seed(seed)
         program = micronpu.compile(nn.Linear(64, 64).eval(), rows(1, 0), "ethos-u55-128", calibration=[rows(1, 1)])
         parts += [part for part in program.partitions if isinstance(part, EthosUPartition)]
-    assert shared.with_shared_weights(parts) == parts
+    assert placement.with_shared_weights(parts) == parts
 
 
 def test_driver_actions_that_cannot_be_written_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Linux: the length of their stream stands elsewhere, and the word in front of it is something else."""
     own = apart("ethos-u55-128", "int8")
     other = [replace(p, program=replace(p.program, commands=b"COP2" + p.program.commands[4:])) for p in own]
-    monkeypatch.setattr(shared, "with_actions", lambda *_: pytest.fail("a stream was written"))
-    assert shared.with_shared_weights(other) == other
+    monkeypatch.setattr(placement, "with_actions", lambda *_: pytest.fail("a stream was written"))
+    assert placement.with_shared_weights(other) == other
 
 
 def test_without_the_copy_a_program_says_so() -> None:

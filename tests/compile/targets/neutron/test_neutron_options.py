@@ -33,7 +33,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.partition.entry import split_dequantizes
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.compile import compile_graph
-from micronpu.targets.neutron.kernels import parse_selection, render_selection
+from micronpu.targets.neutron.sdk import parse_selection, render_selection
 
 OTHER = NeutronOptions(
     silicon="mcxn94x",

@@ -16,22 +16,20 @@ from micronpu.ir.op import Op
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.clamps import Clamp
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.indices import ArgMax
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import Pad
-from micronpu.ops.padding import ReflectPad
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.tiling import ReflectPad
 from micronpu.passes import run_passes
+from micronpu.targets.neutron.costs import cheapest
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.neutron.policy import cheapest
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
 

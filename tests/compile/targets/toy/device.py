@@ -12,11 +12,11 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import Value
 from micronpu.ir.types import DType
-from micronpu.ops.pointwise import Elementwise
+from micronpu.ops.elementwise import Elementwise
 from micronpu.partition.device import CompiledPartition, Device, graph_for_npu
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
-from micronpu.passes.choose import Choice
+from micronpu.passes.rewrite import Choice
 from micronpu.report.verdict import Reason
 
 SENTENCE = "The toy computes functions of one int8 number."

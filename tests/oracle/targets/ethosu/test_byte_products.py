@@ -12,8 +12,8 @@ from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpr
 from micronpu.ir.arithmetic import quantize_multiplier
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.targets.ethosu.compile import compile_graph
-from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
+from micronpu.targets.ethosu.legalize import emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import byte_products
 from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul

@@ -10,9 +10,8 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.ir.interpreter import interpret
 from micronpu.ops.quantization import Requantize
 from micronpu.passes.pipeline import DEFAULT
-from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
-from micronpu.targets.ethosu.legalize import legalize
+from micronpu.targets.ethosu.legalize import emitters_of, legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.rules import judge_of

@@ -15,13 +15,11 @@ from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Tensor, TensorType, interpret
 from micronpu.ir.window import Padding2d
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d
+from micronpu.ops.convolution import Conv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Sub
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape
-from micronpu.ops.slicing import Slice
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUOptions

@@ -70,7 +70,7 @@ def test_gather_of_many_rows_stays_outside() -> None:
 
 @pytest.mark.parametrize("row", [TABLE, NEAREST, SMALLEST], ids=lambda row: row.op.name)
 def test_defect_is_still_there(row: Case) -> None:
-    """A version of Vela without it must take its line out of `micronpu.targets.ethosu.emitters`."""
+    """A version of Vela without it must take its line out of `micronpu.targets.ethosu.legalize`."""
     payload = pack(compile_flatbuffer(bytes(to_litert(row.graph()).data), EthosUOptions("ethos-u85-256")))
     (expected,) = interpret(row.graph(), row.samples[2])
     (got,) = simulated(row, "ethos-u85-256", payload)

@@ -23,8 +23,7 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.compile import check_of
-from micronpu.targets.ethosu.emitters import to_tosa
-from micronpu.targets.ethosu.legalize import legalize
+from micronpu.targets.ethosu.legalize import legalize, to_tosa
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer

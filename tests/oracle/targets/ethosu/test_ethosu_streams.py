@@ -16,10 +16,10 @@ from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, TensorType, interpret, verify
 from micronpu.ir.arithmetic import requantize, saturate
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
-from micronpu.passes.choose import rewritten
+from micronpu.passes.rewrite import rewritten
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import choose_sound
 from micronpu.targets.ethosu.options import EthosUOptions

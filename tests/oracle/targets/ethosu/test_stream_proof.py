@@ -21,11 +21,11 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
-from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.host import proof
 from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, random_integers
 from micronpu.targets.ethosu.host.prove import check_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
+from micronpu.targets.ethosu.legalize import to_tosa
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, pack, parse
 from micronpu.targets.ethosu.stream import made_to_wait, words_of

@@ -9,9 +9,9 @@ import pytest
 from tests.cases import all_cases, case, i8
 
 from micronpu.ir import DType
+from micronpu.ops.convolution import TransposeConv2d
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.targets.cortexm.rewrites import BilinearByPhases, MeanAsColumn
 from micronpu.targets.cortexm.rules import choose_kernels
 

@@ -13,15 +13,14 @@ from micronpu.ir.graph import GraphBuilder, Node, Tensor
 from micronpu.ir.op import Op, Rescaling
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.concat import Concat
 from micronpu.ops.constants import BIAS_TYPE
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.slicing import Concat
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.rewrites.conversions import FuseConversions
 

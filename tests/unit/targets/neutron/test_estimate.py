@@ -13,7 +13,7 @@ from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.targets.neutron.costs import BAND, START_CYCLES, costs_of, npu_latency
 from micronpu.targets.neutron.target_spec import NeutronNpu

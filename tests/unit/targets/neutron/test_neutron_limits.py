@@ -9,18 +9,16 @@ from micronpu.ir.graph import Node
 from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.clamps import Clamp
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.convolution import DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add, Mul
 from micronpu.ops.indices import MOST_POSITIONS, ArgMax
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import Pad
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Mean
 from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.neutron.rewrites import REWRITES
 

@@ -9,15 +9,14 @@ from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops import OPERATORS
 from micronpu.ops.activation import HardSwish, LeakyRelu, Prelu
 from micronpu.ops.clamps import Clamp, Relu
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Mul, Sub
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
+from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
 from micronpu.targets.neutron.rules import PUBLISHED, RULES, SUPPORTED, SUPPORTED_RULE, check_node, is_supported
 from micronpu.targets.neutron.target_spec import FLAVORS, LATEST, PUBLISHED_FLAVORS, NeutronTargetSpec

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from micronpu.ir.graph import Graph
-from micronpu.ops.tables.lookups import rows_numbered
-from micronpu.targets.ethosu.emitters import Emitted
+from micronpu.ops.indices import rows_numbered
+from micronpu.targets.ethosu.legalize import Emitted
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum
 from micronpu.targets.ethosu.stream import made_to_wait

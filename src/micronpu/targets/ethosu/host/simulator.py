@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
-from micronpu.host.build import build_simulator
-from micronpu.host.library import load_library
+from micronpu.host.build import build_simulator, load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.payload import APART, EthosUPayload, VelaIO, parse
 

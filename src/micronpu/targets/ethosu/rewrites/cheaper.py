@@ -19,11 +19,11 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
-from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.slicing import Concat
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 
 _BLOCKS = (8, 16)

@@ -10,8 +10,8 @@ import numpy as np
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import NewValues, OutputQuantization, Rescaling
 from micronpu.ir.types import DType, TensorType
+from micronpu.ops.convolution import TransposeConv2d
 from micronpu.ops.quantization import Requantize
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.base import Pass, Walk
 
 

@@ -14,8 +14,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.elementwise import Minimum
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.matmul import BatchMatmul, FullyConnected
 from micronpu.ops.movement import Transpose
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amin

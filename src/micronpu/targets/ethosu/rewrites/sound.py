@@ -13,7 +13,7 @@ from micronpu.emit.tosa import VELA
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
     LENGTH,
@@ -25,6 +24,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     region_of,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.traffic import accesses_of
 from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action, large, small
 
 _ALIGNMENT = 16

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from micronpu.targets.ethosu.payload import VelaIO
-from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
 from micronpu.targets.ethosu.schedule.constants import Weights, weights_of
 from micronpu.targets.ethosu.schedule.engines import DEPTHS, NOTHING, EngineWork, Memories
@@ -39,6 +38,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     timed,
 )
 from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
+from micronpu.targets.ethosu.schedule.traffic import accesses_of
 from micronpu.targets.ethosu.stream import (
     KERNEL_WAIT,
     TRANSFER,
@@ -132,20 +132,26 @@ def _weights_read(weights: Weights) -> Ranges:
 
 
 @dataclass(frozen=True)
-class Prefetched:
-    """A program with prefetched weights.
+class PrefetchResult:
+    """Result of prefetching the weights of a program.
 
     Attributes:
-        program: the new one.
-        brought: number of operations whose weights are in the scratch memory when they start.
+        cycles: of Vela's own schedule, by Vela's estimate.
+        brought: number of operations whose weights are in SRAM when they start.
         with_weights: number of operations with weights.
         size: prefetched bytes.
+        scratch: bytes of scratch memory in addition to Vela's.
+        objection: reason why a faster schedule was not used, or "".
+        unproved: reason why the new stream could not be verified, or "".
     """
 
-    program: VelaProgram
-    brought: int
-    with_weights: int
-    size: int
+    cycles: int
+    brought: int = 0
+    with_weights: int = 0
+    size: int = 0
+    scratch: int = 0
+    objection: str = ""
+    unproved: str = ""
 
 
 def space_of(found: Analysed, limit: int) -> Space:
@@ -161,8 +167,8 @@ def arrangement_in(found: Analysed, space: Space) -> Arrangement:
     return arranged(found.slots, space, found.memories, found.family)
 
 
-def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
-    """Return the program with prefetched weights."""
+def prefetched(found: Analysed, arrangement: Arrangement) -> tuple[VelaProgram, PrefetchResult]:
+    """Return the program with prefetched weights, and the unverified result."""
     program = found.program
     items = _Written(found, arrangement)
     time = timed(items.actions, items.works, found.memories, found.family)
@@ -181,7 +187,8 @@ def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
     )
     loads = {id(load): load for load in arrangement.loads.values()}
     size = sum(load.weights.size for load in loads.values())
-    return Prefetched(made, len(arrangement.loads), sum(s.weights is not None for s in found.slots), size)
+    with_weights = sum(s.weights is not None for s in found.slots)
+    return made, PrefetchResult(program.cycles, len(arrangement.loads), with_weights, size, more)
 
 
 def _bytes(tensor: VelaIO) -> int:

@@ -9,8 +9,9 @@ columns, since an Ethos-U does not cache weights. All of it follows from the reg
     depthwise    those that its window covers        those of the block  those of its channels
     element-wise those of the block                  those of the block  none
 
-`schedule.accesses` has the distinct bytes that an operation accesses; this module counts bus traffic, and
-estimates the time of a stream from it and the speed of each memory of the chip.
+`accesses_of` returns the distinct bytes that an operation accesses, `traffic_of` the bytes on the bus, and `busy` the
+time of a stream from these and the speed of each memory of the chip. Schedules depend on the accesses, and not on a run
+in the simulator, so they are the same if no simulator is available.
 
 Vela's own estimate derives the memory time of an operation from the sizes of its maps and from assumed bursts: an image
 of three channels is assumed to cost a burst for each pixel. Here the bytes are those of `traffic_of`, and the rest is
@@ -29,16 +30,29 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from micronpu.targets.ethosu.schedule.engines import Port
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
     LENGTH,
+    PLANES,
+    ROWS,
+    SCALE_REGION,
+    SOURCE,
     SOURCE_REGION,
+    TARGET,
     TARGET_REGION,
+    OperationAccess,
+    Timed,
+    is_indexed,
     parts_of,
     region_of,
     simulated,
+    with_all_rows,
 )
+from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action
 
 POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
@@ -313,21 +327,6 @@ def _covered(
     return found
 
 
-@dataclass(frozen=True)
-class Busy:
-    """Estimated times of a stream.
-
-    Attributes:
-        cycles: of the whole.
-        ends: end of each operation in order, including transfers.
-        memories: cycles of each memory for each operation.
-    """
-
-    cycles: int
-    ends: tuple[int, ...] = field(repr=False)
-    memories: tuple[Mapping[str, float], ...] = field(repr=False)
-
-
 def arithmetic_of(traffic: Sequence[Traffic], places: Sequence[int], layers: Sequence[int]) -> list[float]:
     """Arithmetic cycles of each operation: its share of its layer's cycles, by products; 0 for a transfer.
 
@@ -350,14 +349,14 @@ def busy(
     arithmetic: Sequence[float],
     ports: Mapping[int, Port],
     family: str,
-) -> Busy:
-    """Estimate the time of a stream.
+) -> tuple[Timed, list[Mapping[str, float]]]:
+    """Estimate the time of a stream, and the cycles of each memory for each operation.
 
     Args:
         traffic, arithmetic: of each operation, including transfers.
         ports: by number of the region.
     """
-    found, costs, stored = list[Mapping[str, float]](), list[tuple[int, int]](), ports[CONSTANTS].memory
+    waits, costs, stored = list[Mapping[str, float]](), list[tuple[int, int]](), ports[CONSTANTS].memory
     for number, action in enumerate(action for action in actions if action.is_operation):
         cycles = _waits(traffic[number], ports)
         if action.is_transfer:
@@ -366,9 +365,8 @@ def busy(
         else:
             near = max([arithmetic[number], *(n for name, n in cycles.items() if name != stored)])
             costs.append((math.ceil(near), math.ceil(cycles.get(stored, 0))))
-        found.append(cycles)
-    timed = simulated(actions, costs, family)
-    return Busy(timed.cycles, tuple(end for _, end in timed.spans), tuple(found))
+        waits.append(cycles)
+    return simulated(actions, costs, family), waits
 
 
 def _waits(traffic: Traffic, ports: Mapping[int, Port]) -> dict[str, float]:
@@ -379,3 +377,120 @@ def _waits(traffic: Traffic, ports: Mapping[int, Port]) -> dict[str, float]:
             memory = ports[region].memory
             cycles[memory] = cycles.get(memory, 0) + moved.bytes / ports[region].rate
     return cycles
+
+
+_Rows = npt.NDArray[np.int64]
+"""Region, first byte and number of bytes of each range."""
+_INSIDE_NPU, _TABLES, _TABLE_BYTES = 0x100, 8, 2048
+"""Flag in the region of a transfer for the table memory; number of that region, and its size."""
+_FIRST_TABLE = {"u55": 16, "u65": 16, "u85": 1}
+"""First activation that is a table."""
+_TABLE_SIZES, _SLOT = {1: 256, 2: 2048, 4: 1024}, 256
+"""U55 and U65: bytes of a table by bytes of an output element; alignment of tables."""
+_TABLE_SIZES_U85, _WIDE_TABLE = {1: 256, 4: 256, 5: 512, 7: 1024}, 2048
+"""U85: bytes of a table by activation; of all other activations."""
+_AXES = ((0, 1, 2), (1, 0, 2), (0, 2, 1), (1, 2, 0), (0, 1, 2), (0, 1, 2), (2, 0, 1), (2, 1, 0))
+"""U85: axes of the result that are rows, columns and channels of the stored map, by transposition."""
+_INDICES, _INDEX_REGION, _INDEX_BYTES, _INDEX_SKIP = 0x37, 0x134, 4, 0x39
+
+
+def accesses_of(actions: Sequence[Action], family: str) -> list[OperationAccess]:
+    """Accesses of each operation of a stream in order, transfers included, for any input data."""
+    return [
+        with_all_rows(action, _transferred(action, family) if action.is_transfer else _computed(action, family))
+        for action in actions
+        if action.is_operation
+    ]
+
+
+def _computed(action: Action, family: str) -> OperationAccess:
+    result = Result.of(action, family)
+    reads = [_bytes_of(action, m, family) for m in inputs_of(action, family, result.whole)]
+    parts = [(region_of(action, p.region), p.address, p.length) for p in parts_of(action, family)]
+    if action.code == POOL and not action.number(0x114) >> 8 & 1:  # scales per channel
+        parts.append((region_of(action, SCALE_REGION), action.address(0x22), action.address(0x23)))
+    reads.append(np.array([*parts, *_table(action, result, family)], np.int64).reshape(-1, 3))
+    writes = np.zeros((0, 3), np.int64)
+    if result.region >= 0:
+        axes = _AXES[action.number(0x114) >> 11 & 7] if family == "u85" else _AXES[0]
+        height, width, depth = (result.shape[axis] for axis in axes)
+        stored = replace(result.map, rows=height, columns=[width], channels=[(0, depth)], depth=depth)
+        writes = _bytes_of(action, stored, family)
+    return OperationAccess(result.work(action), Ranges.of_rows(np.concatenate(reads)), Ranges.of_rows(writes))
+
+
+def _bytes_of(action: Action, area: Map, family: str) -> _Rows:
+    """Ranges of a feature map of a single block, which consists of up to two by two tiles."""
+    base, size, (width,), ((_, depth),) = area.base, area.element_bytes, area.columns, area.channels
+    across, down, deep = (_signed(action.address(base + 4 + i), family) for i in range(3))
+    left = min(width, action.number(0x10A + base) + 1)
+    y = np.arange(area.rows, dtype=np.int64)
+    found = [np.zeros((0, 2), np.int64)]
+    for tile, columns in ((0, left), (1, width - left)):
+        tall = action.number(0x10B + base + tile) + 1
+        above, below = action.address(base + tile), action.address(base + tile + 2)
+        rows = np.where(y < tall, above + y * down, below + (y - tall) * down)
+        x = np.arange(columns, dtype=np.int64)
+        if area.bricks:
+            full, rest = divmod(depth, BRICK)
+            found.append(_each(rows, deep * np.arange(full, dtype=np.int64), columns * BRICK * size))
+            if rest:
+                found.append(_each(rows, deep * full + x * BRICK * size, rest * size))
+        elif across == depth * size:
+            found.append(_each(rows, x[:1], columns * depth * size))
+        else:
+            found.append(_each(rows, across * x, depth * size))
+    spans = np.concatenate(found)
+    return np.column_stack((np.full(len(spans), region_of(action, 0x10F + base)), spans))
+
+
+def _each(begins: _Rows, offsets: _Rows, size: int) -> _Rows:
+    first = (begins[:, None] + offsets).reshape(-1)
+    return np.column_stack((first, np.full(len(first), size, np.int64)))
+
+
+def _signed(stride: int, family: str) -> int:
+    bits = 40 if family == "u85" else 32
+    stride &= (1 << bits) - 1
+    return stride - (stride >> bits - 1 << bits)
+
+
+def _table(action: Action, result: Result, family: str) -> Iterator[tuple[int, int, int]]:
+    """The lookup table that the operation reads."""
+    activation = action.number(0x125)
+    kind = activation & 31
+    if kind < _FIRST_TABLE[family]:
+        return
+    if family == "u85":
+        size = _TABLE_SIZES_U85.get(kind, _WIDE_TABLE)
+        yield _TABLES, (activation >> 5 & 7) * size, size
+    else:
+        yield _TABLES, (kind - 16) * _SLOT, _TABLE_SIZES[result.element_bytes]
+
+
+def _transferred(action: Action, family: str) -> OperationAccess:
+    codes = SOURCE_REGION, TARGET_REGION
+    modes = [action.number(code) >> 9 & 3 for code in codes]
+    mode = modes[0] if family == "u85" else max(modes)
+    rows, planes = action.number(ROWS) if mode >= 1 else 1, action.number(PLANES) if mode >= 2 else 1
+    length = action.address(LENGTH)
+    found = []
+    for side, (code, base) in enumerate(zip(codes, (SOURCE, TARGET), strict=True)):
+        region, begin = action.number(code), action.address(base)
+        first, second = (_signed(action.address(0x33 + i), family) for i in (0, 1))  # skips of one side or both
+        row, plane = length + first * (modes[side] >= 1), length * rows + second * (modes[side] >= 2)
+        if family == "u85":
+            row, plane = (_signed(action.address(0x33 + 2 * side + i), family) for i in (0, 1))
+        if region & _INSIDE_NPU:
+            begin, region = begin % _TABLE_BYTES if family != "u85" else begin, _TABLES
+        else:
+            region &= 7
+        spans = [(region, begin + j * plane + i * row, length) for j in range(planes) for i in range(rows)]
+        found.append([] if action.number(code) >> 11 & 1 else spans)  # indexed: any row, see with_all_rows
+    if is_indexed(action):
+        skip = _signed(action.address(_INDEX_SKIP), family) if mode >= 2 else 0
+        at, region = action.address(_INDICES), region_of(action, _INDEX_REGION)
+        size = rows * _INDEX_BYTES
+        found[0] += [(region, at + j * (size + skip), size) for j in range(planes)]
+    reads, writes = (Ranges.of_rows(np.array(spans, np.int64).reshape(-1, 3)) for spans in found)
+    return OperationAccess(length * rows * planes, reads, writes)

@@ -7,15 +7,14 @@ import math
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.activation import Prelu
-from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add, Mul
-from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.ops.slicing import Slice
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored, run

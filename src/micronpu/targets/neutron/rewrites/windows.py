@@ -9,12 +9,11 @@ import numpy as np
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams
 from micronpu.ir.window import Padding2d
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeNearest
-from micronpu.ops.transposed import TransposeConv2d
+from micronpu.ops.slicing import Concat
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 from micronpu.targets.neutron.rewrites.arithmetic import copies
 
