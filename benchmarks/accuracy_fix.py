@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.accuracy.statistics import mcnemar
+from micronpu.accuracy.evaluate import mcnemar
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer, calibrate_and_quantize
 from micronpu.quantize.settings_file import configure
 

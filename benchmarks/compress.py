@@ -20,11 +20,10 @@ from benchmarks import networks, results
 from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.quantize.corrections import Corrections
 from micronpu.targets.registry import device_for
-from micronpu.transforms.sparsity.compress import round_weights, with_bits
-from micronpu.transforms.sparsity.layers import find_layers
-from micronpu.transforms.sparsity.network import FloatNetwork, Moments, batches
-from micronpu.transforms.sparsity.network import results as outputs_of
-from micronpu.transforms.sparsity.price import integers, price
+from micronpu.transforms.sparsity.entry import round_weights, with_bits
+from micronpu.transforms.sparsity.judge import integers, price
+from micronpu.transforms.sparsity.layers import FloatNetwork, Moments, batches, find_layers
+from micronpu.transforms.sparsity.layers import results as outputs_of
 
 TARGET = "ethos-u55-128"
 NAME = "compress"

@@ -33,8 +33,8 @@ from micronpu import SparsityOptions
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.targets.registry import device_for
-from micronpu.transforms.sparsity.network import batches
-from micronpu.transforms.sparsity.network import results as outputs_of
+from micronpu.transforms.sparsity.layers import batches
+from micronpu.transforms.sparsity.layers import results as outputs_of
 
 TARGET = "ethos-u85-256"
 NAME = "sparsity"

@@ -50,10 +50,10 @@ from micronpu.report.warnings import ReportWarning as ReportWarning
 from micronpu.targets.cortexm.options import CortexMOptions as CortexMOptions
 from micronpu.targets.ethosu.options import EthosUOptions as EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions as NeutronOptions
-from micronpu.transforms.request import Transforms as Transforms
 from micronpu.transforms.sparsity import Sparsified as Sparsified
 from micronpu.transforms.sparsity import SparsityOptions as SparsityOptions
 from micronpu.transforms.sparsity import sparsify as sparsify
+from micronpu.transforms.sparsity.entry import Transforms as Transforms
 from micronpu.transforms.streaming import Streaming as Streaming
 from micronpu.transforms.streaming import streaming as streaming
 from micronpu.verify.verification import Verification as Verification

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from micronpu.accuracy.layers import LayerErrors, SideBySide, step_of
-from micronpu.accuracy.subject import ProgressCallback, Subject
+from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of, step_of
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.program import arguments, origin_of, overload_name
@@ -69,7 +67,7 @@ def blame(
     notify = callback or (lambda name, part: None)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
-    subject = Subject.of(model, data, target, calibration, example_inputs, options)
+    subject = Subject(model, data, calibration, examples_of(data, example_inputs, "blame"), target, options)
     how = Quantization.of(quantization)
     chosen = subject.quantizer(how)
     notify("export", 0.0)
@@ -78,8 +76,9 @@ def blame(
     notify("export", 1.0)
     found = subject.measured(chosen, batches, rows, notify)
     names = {n.name for n in subject.module.graph.nodes}
-    choices = _Choices(how.per_channel, subject.has_int16)
-    layers = tuple(_layer_error(layer, found, names, choices) for layer in found.layers if layer.adds)
+    layers = tuple(
+        _layer_error(layer, found, names, how.per_channel, subject.has_int16) for layer in found.layers if layer.adds
+    )
     return Blame(
         target=target,
         rows=len(rows),
@@ -93,13 +92,9 @@ def blame(
 # ---------------------------------------------------------------- results of a layer
 
 
-@dataclass(frozen=True)
-class _Choices:
-    per_channel: bool
-    has_int16: bool
-
-
-def _layer_error(layer: LayerErrors, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:
+def _layer_error(
+    layer: LayerErrors, found: SideBySide, names: set[str], per_channel: bool, has_int16: bool
+) -> LayerError:
     origin = origin_of(layer.first)
     node = layer.first.name
     moved = sum(other.moved for other in found.layers)
@@ -123,7 +118,7 @@ def _layer_error(layer: LayerErrors, found: SideBySide, names: set[str], choices
         steps=layer.largest / step if step else 0.0,
         clipped=layer.clipped / layer.elements if layer.elements else 0.0,
         range_gain=None if layer.range_left is None else decibels(1.0, layer.range_left),
-        advice=_advice(layer, dtype, choices),
+        advice=_advice(layer, dtype, per_channel, has_int16),
     )
 
 
@@ -139,13 +134,13 @@ def _operator(layer: LayerErrors) -> str:
         (node,) = node.users
 
 
-def _advice(layer: LayerErrors, dtype: str, choices: _Choices) -> str:
+def _advice(layer: LayerErrors, dtype: str, per_channel: bool, has_int16: bool) -> str:
     """Advice for a layer, by the largest part of the layer's error."""
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""
-    int16 = ['activations="int16" for it'] if choices.has_int16 and dtype == "int8" else []
+    int16 = ['activations="int16" for it'] if has_int16 and dtype == "int8" else []
     if layer.weight is not None and layer.weights > layer.rounding:
-        first = [] if choices.per_channel else ["per_channel=True"]
+        first = [] if per_channel else ["per_channel=True"]
         return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
     if layer.range_left is not None:  # derivatives predict better than statistics of the values
         tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []

@@ -18,14 +18,13 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.accuracy.subject import ProgressCallback, Row, Subject
+from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
 from micronpu.frontend.checks import check_callback
-from micronpu.frontend.copies import copied
-from micronpu.frontend.states import NO_STATES
+from micronpu.frontend.tensors import NO_STATES, copied
 from micronpu.quantize.data import Trial, in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -113,7 +112,8 @@ def fix(
     if isinstance(data, Iterator):
         data = list(in_turn(data, "fix"))
     start = time.perf_counter()
-    subject = Subject.of(model, data, target, calibration, example_inputs, options, "fix")
+    examples = examples_of(data, example_inputs, "fix")
+    subject = Subject(model, data, calibration, examples, target, options, "fix")
     base = {} if start_from.settings is None else read_quantization(start_from.settings)
     if not start_from.per_channel:
         base = merged({"default": {"per_channel": False}}, base)

@@ -13,16 +13,15 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.advice.changes import CHANGES, Change
-from micronpu.advice.floats import in_floats
 from micronpu.base.arguments import renamed
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.compiler.clock import ProgressCallback
 from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
-from micronpu.frontend.copies import copied
-from micronpu.frontend.exported import exported, finished
+from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
-from micronpu.frontend.program import origin_of
+from micronpu.frontend.program import ProgramView, is_dequantize, is_dequantize_channel, is_quantize, origin_of
+from micronpu.frontend.tensors import add_constant, copied
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -33,6 +32,51 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 from micronpu.verify.verification import Verification
+
+Tensors = tuple[torch.Tensor, ...]
+_KEPT = ("val", "stack_trace", "nn_module_stack")
+
+
+def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, Tensors] | None:
+    """A quantized module without its rounding of activations, with dequantized weights.
+
+        x8 -> dequantize -> conv(.., dequantize(w8)) -> quantize -> y8        x -> conv(.., w) -> y
+
+    Returns:
+        The module and its inputs as floats; None where integers are computed with in another way.
+    """
+    module = copied(quantized)
+    view, graph, inputs = ProgramView(module), module.graph, list(examples)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for node in list(graph.nodes):
+        if not is_dequantize(node) and not is_dequantize_channel(node):
+            continue
+        source = node.args[0]
+        assert isinstance(source, Node)
+        if is_quantize(source):
+            node.replace_all_uses_with(source.all_input_nodes[0])
+        elif source in placeholders and (edge := view.edge(node)) is not None:
+            i = placeholders.index(source)
+            if not inputs[i].is_floating_point():
+                zero, scale = edge.qparams.zero_point[0], edge.qparams.scale[0]
+                inputs[i] = (inputs[i].to(torch.float32) - zero) * scale
+            node.replace_all_uses_with(source)
+        elif all(n.op == "get_attr" for n in node.all_input_nodes):
+            values = {n: view.constant(n) for n in node.all_input_nodes}
+            args = torch.fx.map_arg(node.args, values.__getitem__)
+            with torch.no_grad():
+                value = node.target(*args, **node.kwargs)
+            node.replace_all_uses_with(add_constant(module, node, value, "weight"))
+    graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if is_quantize(node):  # of a result
+            node.replace_all_uses_with(node.all_input_nodes[0])
+    graph.eliminate_dead_code()
+    for node in graph.nodes:  # without what the first quantization noted
+        node.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
+    module.recompile()
+    return (finished(module, tuple(inputs)), tuple(inputs)) if is_float(module) else None
+
 
 _ROWS = 8
 """Number of calibration samples; cycles hardly depend on them."""

@@ -246,7 +246,7 @@ def load_with(libraries: Sequence[str] | None, text: str, callback: ProgressCall
 def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     import torch
 
-    from micronpu.frontend.by_name import called_by_name
+    from micronpu.frontend.export import called_by_name
 
     hint = "return model.eval(), (torch.randn(1, 3, 32, 32),)"
     if not isinstance(result, (tuple, list)) or len(result) != 2:
@@ -384,7 +384,7 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
 
     Rows are joined to the batch size of the example inputs.
     """
-    from micronpu.frontend.by_name import input_names
+    from micronpu.frontend.export import input_names
 
     names = input_names(model.module)
     if set(names) == set(arrays):

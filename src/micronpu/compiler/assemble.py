@@ -15,7 +15,7 @@ from micronpu.compiler.lowering import Staged, lowered
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.states import State
+from micronpu.frontend.tensors import State
 from micronpu.partition.device import constant_bytes
 from micronpu.program.digest import stamp
 from micronpu.program.plan import read_plan

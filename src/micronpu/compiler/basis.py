@@ -18,7 +18,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
 from micronpu.base.parsing import parse_json
 from micronpu.compiler.facts import tool_versions
-from micronpu.frontend.training import Train
+from micronpu.frontend.checks import Train
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.data import Digests
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -27,7 +27,7 @@ from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.manifest import Basis
 from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
-from micronpu.transforms.request import Transforms
+from micronpu.transforms.sparsity.entry import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.verify.verification import Verification
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -22,19 +23,17 @@ from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
 from micronpu.compiler.quantized import Quantized, quantized_module
 from micronpu.compiler.several import Methods, quantized_methods
-from micronpu.frontend.by_name import input_names
-from micronpu.frontend.checks import check_callback, check_is_no_state_dict
-from micronpu.frontend.export import as_inputs
+from micronpu.frontend.checks import Train, check_callback, check_is_no_state_dict
+from micronpu.frontend.export import as_inputs, input_names
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
-from micronpu.frontend.training import Train
 from micronpu.partition.partition import Partitioning
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
-from micronpu.transforms.request import Transforms
+from micronpu.transforms.sparsity.entry import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.upstream.session import exclusive
 from micronpu.verify.static_checks import of_graph, of_host, of_placement
@@ -144,7 +143,7 @@ def compile_model(
     if isinstance(model, Mapping):
         quantized = quantized_methods(model, device, how, calibration, checks, clock)
     else:
-        fewer = request.on(device)  # a search would not keep their weights
+        fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights
         one = quantized_module(
             network,
             example_inputs,
@@ -153,7 +152,7 @@ def compile_model(
             train=train,
             clock=clock,
             held_out=checks,
-            sparsity=fewer,
+            reduced=fewer,
             float_too=checks.run,
             allowed=None if train is not None or fewer is not None else allowed_by(how, device),
         )

@@ -12,10 +12,10 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import HostPart, host_part
 from micronpu.compiler.quantized import Quantized
-from micronpu.frontend.hints import hint_for
+from micronpu.frontend.checks import hint_for
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.program import overload_name
-from micronpu.frontend.states import held, hold, states_of
+from micronpu.frontend.tensors import held, hold, states_of
 from micronpu.partition.device import Device
 from micronpu.partition.host_block import place_of
 from micronpu.partition.write import MethodInput, Written, without_kernel, written

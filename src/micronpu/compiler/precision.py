@@ -25,9 +25,8 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
-from micronpu.frontend.copies import copied
-from micronpu.frontend.states import States
-from micronpu.frontend.work import work_of
+from micronpu.frontend.tensors import States, copied
+from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics

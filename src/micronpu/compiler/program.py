@@ -16,8 +16,7 @@ from typing_extensions import TypeVar
 from micronpu.base.arguments import check_switch, check_text, check_type, warn_renamed
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
-from micronpu.frontend.copies import copied
-from micronpu.frontend.states import State, reset
+from micronpu.frontend.tensors import State, copied, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.containers import Names
 from micronpu.program.pte import read_pte

@@ -14,13 +14,12 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
-from micronpu.frontend.copies import copied
+from micronpu.frontend.checks import Train
 from micronpu.frontend.exported import Exported, export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.program import is_quantize
-from micronpu.frontend.states import State, states_of
-from micronpu.frontend.training import Train
+from micronpu.frontend.tensors import State, copied, states_of
 from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.calibration_cache import FloatStatistics
@@ -30,8 +29,8 @@ from micronpu.quantize.running import Row
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
-from micronpu.transforms.sparsity.entry import Sparsity
-from micronpu.transforms.sparsity.keep import keep_what_is_sparse
+from micronpu.transforms.sparsity.entry import Reduce
+from micronpu.transforms.sparsity.layers import keep_what_is_sparse
 from micronpu.verify.static_checks import of_data
 
 
@@ -137,35 +136,36 @@ def quantized_module(
     clock: Clock,
     train: Train | None = None,
     held_out: HeldOut | int | None = None,
-    sparsity: Sparsity | None = None,
+    reduced: Reduce | None = None,
     float_too: bool = False,
     allowed: Allowed | None = None,
 ) -> Quantized:
     """Check all input, export and quantize.
 
     Args:
+        reduced: makes weights sparse or of fewer bits; None to keep them.
         allowed: limits of a search for the best program; None for no search.
         float_too: also run the float model on the samples for the evaluation.
     """
     with clock.step("export"):
         given = exported(model, example_inputs)
     if not given.is_float:
-        if train is not None or sparsity is not None:
+        if train is not None or reduced is not None:
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         return Quantized.of_integers(given)
     sequences: list[list[Row]] = []
     data = None
-    if train is None or sparsity is not None:
+    if train is None or reduced is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
         sequences = data.sequences
     made = Quantized.of_float(given, data, quantizer)
-    if sparsity is not None:
+    if reduced is not None:
         with clock.step("sparsify") as progress:
-            given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)
+            given, quantizer, report, notes = reduced(given, sequences, quantizer, progress)
         made = replace(made, sparsity=report, notes=notes)
     if train is not None:
-        if calibration is not None and sparsity is None:
+        if calibration is not None and reduced is None:
             raise ModelError(
                 "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
                 hint="leave out one of them",

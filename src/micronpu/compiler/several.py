@@ -19,11 +19,10 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.quantized import Quantized, mark_for_calibration
-from micronpu.frontend.by_name import input_names, rows_in_order, with_forward
-from micronpu.frontend.export import as_inputs, export
+from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, exported, graph_module
 from micronpu.frontend.model_files import opened
-from micronpu.frontend.states import State, written
+from micronpu.frontend.tensors import State, written
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import Call, forget
 from micronpu.quantize.data import CalibrationData, calibration_batches, in_turn

@@ -1,21 +1,28 @@
-"""Checks of the user's arguments before anything is computed."""
+"""Checks of arguments before anything is computed, hints for unknown operators, and the training mode of models.
+
+Each dropout and each batch norm of an exported module has its own flag.
+"""
 
 from __future__ import annotations
 
 import keyword
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.nn.parameter import is_lazy
 
+import micronpu.ops  # noqa: F401  (fills the registry)
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.frontend.training import is_in_training
-from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.ir.lowering import LOWERINGS, Decomposition
+from micronpu.ops.movement import DROPOUTS
+from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard, schema_of
 
 
 def check_callback(callback: Any) -> None:
@@ -268,3 +275,101 @@ def check_examples(module: GraphModule, examples: Sequence[torch.Tensor]) -> Non
 def _type(tensor: torch.Tensor) -> str:
     """``float32[1, 3, 32, 32]``."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+Train = Callable[[nn.Module], Any]
+"""Trains a module in place; `train()` and `eval()` of the module work as usual."""
+
+_DROPOUTS = {overload.split(".")[0] for overload in DROPOUTS}
+
+
+def is_dropout(node: Node) -> bool:
+    """Return True if a node is one of ATen's dropouts."""
+    return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
+
+
+def _is_batch_norm(node: Node) -> bool:
+    return overload_name(node) in BATCH_NORMS and "training" in arguments(node)
+
+
+def is_in_training(node: Node) -> bool:
+    """Return True if a node is an active dropout or a batch norm that uses the statistics of its batch."""
+    mode = "training" if _is_batch_norm(node) else "train" if is_dropout(node) else ""
+    return bool(mode and arguments(node).get(mode))
+
+
+def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
+    """Switch only the flags of dropouts and batch norms in an exported module."""
+    for node in model.graph.nodes:
+        if dropouts and is_dropout(node):
+            _set_argument(node, "train", training)
+        elif batch_norms and _is_batch_norm(node) and arguments(node)["running_mean"] is not None:
+            _set_argument(node, "training", training)
+    if dropouts:
+        for module in model.modules():
+            if "in_training" in vars(module):
+                vars(module)["in_training"] = training
+    model.recompile()
+
+
+def _set_argument(node: Node, name: str, value: bool) -> None:
+    schema = schema_of(node.target).arguments
+    position = next(i for i, a in enumerate(schema) if a.name == name)
+    if len(node.args) > position:
+        node.update_arg(position, value)
+    else:
+        node.update_kwarg(name, value)
+
+
+_ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("argsort", "kthvalue", "median", "mode", "msort", "nonzero", "quantile", "sort", "topk", "unique"),
+        "return the scores and choose among them in the application; torch.minimum and torch.maximum sort a few values",
+    ),
+    (
+        ("bucketize", "scatter", "scatter_add", "searchsorted", "take"),
+        "look the values up in the application and make them an input; constant indices become slices",
+    ),
+    (
+        ("stft", "istft", "view_as_complex", "view_as_real"),
+        "micronpu.audio.LogMel for log-mel features; else products with constant matrices of sines and cosines, or the "
+        "spectrum computed in the application",
+    ),
+    (
+        ("max_unpool2d", "max_unpool3d"),
+        "a transposed convolution or an interpolation, since no target keeps the positions of the maxima",
+    ),
+    (("logaddexp",), "torch.maximum(x, y) + F.softplus(-(x - y).abs())"),
+    (("atan2", "angle"), "return both operands and compute the angle in the application"),
+    (
+        ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "grid_sample"),
+        "x.flatten(2) @ matrix if the sampling points are constant, or F.interpolate; otherwise resample in the "
+        "application",
+    ),
+    (
+        ("embedding_bag", "_embedding_bag_forward_only"),
+        "nn.Embedding, and the sum or mean of each bag, of a size that is known at export",
+    ),
+    (("bernoulli", "multinomial", "normal", "rand", "randn", "rand_like", "randn_like"), "make the noise an input"),
+)
+_GENERAL = "write it with operators of docs/support-table.md, or leave it to the core as it is"
+
+
+def hint_for(overload: str, general: str = _GENERAL) -> str:
+    """Return a hint for an ATen overload that no operator imports: an equivalent replacement, or general advice.
+
+    Args:
+        overload: such as ``topk.default``.
+        general: the general advice.
+    """
+    packet = overload.split(".")[0].rstrip("_")
+    for names, advice in _ADVICE:
+        if packet in names or (packet.startswith(("fft", "_fft")) and "stft" in names):
+            return advice
+    decomposed = next((w for w in LOWERINGS.get(overload, ()) if isinstance(w, Decomposition)), None)
+    if decomposed is not None:
+        return f"a call of the form that is written as others: {decomposed.sentence.rstrip('.')}"
+    same = sorted(name for name in LOWERINGS if name.split(".")[0] == packet)
+    if same:
+        return f"{', '.join(f'`{name}`' for name in same)}, if the model can be written with it"
+    return general

@@ -13,19 +13,20 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
-from micronpu.frontend.branches import compute_both_branches
-from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
-from micronpu.frontend.constants import add_constant
-from micronpu.frontend.copies import copied
-from micronpu.frontend.empty import remove_empty_tensors
+from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results, set_training
+from micronpu.frontend.control_flow import compute_both_branches, without_regions, write_out_loops
 from micronpu.frontend.export import as_exported, as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
-from micronpu.frontend.float32 import convert_to_float32, in_float32
-from micronpu.frontend.functional import decomposed, functional, without_regions, without_taken_names
-from micronpu.frontend.loops import write_out_loops
+from micronpu.frontend.functional import (
+    convert_to_float32,
+    decomposed,
+    functional,
+    in_float32,
+    remove_empty_tensors,
+    without_taken_names,
+)
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
-from micronpu.frontend.states import States, lift, states_of
-from micronpu.frontend.training import set_training
+from micronpu.frontend.tensors import States, add_constant, copied, lift, states_of
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 
@@ -74,7 +75,6 @@ def exported(
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
-    CONVERTED.say(module, converted)
     BOTH_BRANCHES.say(module, chosen)
     WRITTEN_OUT.say(module, loops)
     every = (*examples, *states_of(module).initial)
@@ -125,16 +125,10 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
 
 def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     """Return a separate copy of the model in evaluation mode as a graph, for any batch size if possible."""
-    return graph_module(_exported_again(model, examples))
-
-
-def _exported_again(
-    model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
-) -> ExportedProgram | GraphModule:
     if isinstance(model, ExportedProgram) or (isinstance(model, GraphModule) and is_exported(model)):
-        return copied(model)
+        return graph_module(copied(model))
     if not isinstance(model, nn.Module):
-        return export(model, examples)  # raises with the reason
+        return graph_module(export(model, examples))  # raises with the reason
     own = copied(model)
     if isinstance(own, GraphModule):
         for part in own.modules():  # eval() of an exported module raises
@@ -143,17 +137,18 @@ def _exported_again(
         own.eval()
     own, examples = own.float(), tuple(map(in_float32, examples))
     sizes = {t.shape[0] if t.dim() else None for t in examples}
+    program = None
     if len(sizes) == 1 and None not in sizes:
         # A size of 1 would become a constant.
         several = tuple(torch.cat([t, t]) if t.shape[0] == 1 else t for t in examples)
         try:
             with quiet(), torch.no_grad(), as_exported(own):
-                return torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
+                program = torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
         except MicroNpuError:
             raise
         except Exception:  # torch raises many kinds; if the model is at fault, the export below reports it
             pass
-    return export(own, examples)
+    return graph_module(export(own, examples) if program is None else program)
 
 
 def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:

@@ -1,4 +1,4 @@
-"""Exported programs without regions in another mode, without reserved names, and without writes that others see.
+"""An exported program in the form that later stages expect: functional, in float32, and without empty tensors.
 
 Every later stage takes an operator as a function of its operands.  `torch.relu_(conv(x))` is one, since no other
 operator reads the convolution; `y[:, 0] += 1` is not: it changes y through a view.  A compiled program does not change
@@ -7,9 +7,9 @@ its inputs, even if the module writes into them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,90 +19,24 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
-from micronpu.frontend.constants import free_name, read
-from micronpu.frontend.copies import remade, with_graph, with_own_graph
-from micronpu.frontend.loops import flow_name
-from micronpu.frontend.program import arguments, aten_overload, is_getitem, only_checks, overload_name, overload_of
-from micronpu.ops.movement import RESHAPE, VIEW
-from micronpu.upstream.torch import schema_of
-
-_REGIONS = (
-    "tag_activation_checkpoint",
-    "wrap",
-    "wrap_activation_checkpoint",
-    "wrap_with_autocast",
-    "wrap_with_set_grad_enabled",
+from micronpu.base.quiet import quiet
+from micronpu.frontend.program import (
+    arguments,
+    aten_overload,
+    calls_into,
+    is_getitem,
+    origin_of,
+    overload_name,
+    overload_of,
+    qualified_name,
+    value_of,
 )
-
-
-def without_regions(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with its regions inlined, nested ones too; the same object if it has none.
-
-    wrap_with_autocast("cpu", bfloat16, True, True, {relu(conv(x))}, x)  ->  relu(conv(x))
-
-    A compiled program computes no gradients, and ignores autocast: it computes in float32 and integers. So a region is
-    equivalent to its operators.
-    """
-    if not any(map(_is_region, program.graph.nodes)):
-        return program
-    module = with_own_graph(program.graph_module)
-    for node in [n for n in module.graph.nodes if _is_region(n)]:
-        body, operands = _parts(module, node)
-        with module.graph.inserting_before(node):
-            results = _inlined(module, body, operands)
-        for old, new in _replacements(node, results):
-            old.replace_all_uses_with(new)
-            module.graph.erase_node(old)
-        if node in module.graph.nodes:
-            module.graph.erase_node(node)
-    for node in [n for n in module.graph.nodes if (called := aten_overload(n)) and only_checks(called)]:
-        module.graph.erase_node(node)  # such as a check of the dtype under autocast
-    module.graph.eliminate_dead_code()
-    module.delete_all_unused_submodules()
-    module.recompile()
-    return with_graph(program, module)
-
-
-def _is_region(node: Node) -> bool:
-    return flow_name(node) in _REGIONS and any(isinstance(a, Node) and a.op == "get_attr" for a in node.args)
-
-
-def _parts(module: GraphModule, node: Node) -> tuple[GraphModule, Sequence[Any]]:
-    """Return the graph of a region and its operands, which follow it in the arguments."""
-    at = next(i for i, a in enumerate(node.args) if isinstance(a, Node) and a.op == "get_attr")
-    body = module.get_submodule(str(node.args[at].target))  # type: ignore[union-attr]
-    assert isinstance(body, GraphModule)
-    return body, node.args[at + 1 :]
-
-
-def _replacements(region: Node, results: Any) -> Iterable[tuple[Node, Node]]:
-    """Pairs of a node that reads a result of a region, and the node that computes this result now."""
-    if isinstance(results, Node):
-        return [(region, results)]
-    return [(reader, results[reader.args[1]]) for reader in list(region.users)]
-
-
-def _inlined(module: GraphModule, body: GraphModule, operands: Sequence[Any]) -> Any:
-    """Copy the operators of a region into the graph of the module; return its result, or a sequence of them."""
-    copies: dict[Node, Any] = {}
-    waiting = iter(operands)
-    for node in body.graph.nodes:
-        if node.op == "placeholder":
-            copies[node] = next(waiting)
-        elif _is_region(node):
-            inner, given = _parts(body, node)
-            copies[node] = _inlined(module, inner, torch.fx.node.map_arg(tuple(given), copies.__getitem__))
-        elif is_getitem(node) and isinstance(copies[node.args[0]], (tuple, list)):
-            copies[node] = copies[node.args[0]][node.args[1]]
-        elif node.op == "get_attr":
-            if not all(map(_is_region, node.users)):  # the graphs of a torch.cond, or a constant
-                name = free_name(module, "of_region")
-                setattr(module, name, read(body, node))
-                copies[node] = module.graph.get_attr(name)
-                copies[node].meta.update(node.meta)
-        elif node.op != "output":
-            copies[node] = module.graph.node_copy(node, copies.__getitem__)
-    return torch.fx.node.map_arg(body.graph.output_node().args[0], copies.__getitem__)
+from micronpu.frontend.tensors import add_constant, copied, read, remade, with_graph, with_own_graph
+from micronpu.ops import facts
+from micronpu.ops.calls import CUT
+from micronpu.ops.movement import RESHAPE, VIEW
+from micronpu.ops.slicing import CONCATENATIONS, SPLITS
+from micronpu.upstream.torch import OpOverload, schema_of, tree_leaves, tree_map
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -114,7 +48,7 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         z = mul(y, 2)                   y' = select_scatter(y, w, 1, 0)
                                         z = mul(y', 2)
 
-    A buffer that it changes remains a buffer: a state, see `micronpu.frontend.states`.
+    A buffer that it changes remains a buffer: a state, see `micronpu.frontend.tensors`.
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = decomposed(program, "write changes in place as functions", "self.h = new; no buffers that are views")
@@ -217,3 +151,169 @@ def _names(used: Iterable[str]) -> dict[str, str]:
 def _taken() -> frozenset[str]:
     """Return the reserved names, including those that `ExportedProgram.module()` adds."""
     return frozenset(dir(GraphModule(nn.Module(), Graph()))) | {"range_constraints", "validate_inputs"}
+
+
+_OTHER = (torch.float16, torch.bfloat16, torch.float64)
+
+
+def in_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of float16, bfloat16 or float64 as float32; any other unchanged."""
+    return tensor.to(torch.float32) if tensor.dtype in _OTHER else tensor
+
+
+def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """Return a program that computes in float32 in place of float16, bfloat16 and float64.
+
+    Qparams of a quantized program keep their dtype.
+
+    Returns:
+        The program, the same object if it has nothing to convert, and the names of the dtypes that it had.
+    """
+    graphs = [graph for graph in program.graph_module.modules() if isinstance(graph, GraphModule)]
+    found = sorted({str(dtype).removeprefix("torch.") for graph in graphs for dtype in _other_dtypes(graph)})
+    if not found:
+        return program, ()
+    module = copied(program.graph_module)
+    qparams = {node.name for node in program.graph.nodes if _is_qparam(node)}
+    for graph in module.modules():
+        if isinstance(graph, GraphModule):
+            _convert(graph)
+    paths = {spec.target for spec in program.graph_signature.input_specs if spec.arg.name in qparams}
+
+    def converted(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {path: value if path in paths else _argument(value) for path, value in tensors.items()}
+
+    examples = partial(torch.fx.node.map_aggregate, fn=_argument)
+    return with_graph(program, module, renamed=converted, examples=examples), tuple(found)  # `input` is now `input_1`
+
+
+def _other_dtypes(module: GraphModule) -> Iterator[torch.dtype]:
+    for node in module.graph.nodes:
+        if not _is_qparam(node):
+            values = node.meta.get("val")
+            for value in values if isinstance(values, (tuple, list)) else (values,):
+                if isinstance(value, torch.Tensor) and value.dtype in _OTHER:
+                    yield value.dtype
+
+
+def _is_qparam(node: Node) -> bool:
+    is_given = node.op in ("get_attr", "placeholder") and bool(node.users)
+    return is_given and all(
+        qualified_name(reader).startswith("quantized_decomposed::") and node in reader.args[1:] for reader in node.users
+    )
+
+
+def _convert(module: GraphModule) -> None:
+    for node in module.graph.nodes:
+        if not _is_qparam(node):
+            node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), _argument)
+            if "val" in node.meta:
+                node.meta["val"] = torch.fx.node.map_aggregate(node.meta["val"], _argument)
+    module.recompile()
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, nn.Parameter):
+        return value if value.dtype not in _OTHER else nn.Parameter(in_float32(value.data), value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        return in_float32(value)
+    return torch.float32 if isinstance(value, torch.dtype) and value in _OTHER else value
+
+
+def remove_empty_tensors(module: GraphModule) -> None:
+    """Remove the empty tensors of an exported module, in place.
+
+    cat(x, x[:, :0])          x
+    sum(x[:, :0])             0
+    split(x, (0, 8))          slice(x, 0, 8)
+    linear(x[:, :0], w, b)    b, in each row
+
+    Raises:
+        ModelError: an operator computes something of an empty tensor that is not known, or a result is empty.
+    """
+    if not any(map(_is_empty, module.graph.nodes)):
+        return
+    for node in list(module.graph.nodes):
+        if node.op == "call_function":
+            _without_empty_operands(module, node)
+    for node in reversed(list(module.graph.nodes)):
+        written = overload_name(node) == facts.WRITE and _is_empty(node.all_input_nodes[0])  # has no shape
+        if node.op not in ("placeholder", "output") and not node.users and (_is_empty(node) or written):
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    for number, result in enumerate(tree_leaves(module.graph.output_node().args[0])):
+        if isinstance(result, Node) and _is_empty(result):
+            raise ModelError(
+                f"Result {number} of the model is empty, of the shape {list(value_of(result).shape)}.",
+                hint="return only tensors that have elements",
+            )
+    module.recompile()
+
+
+def _is_empty(node: Node) -> bool:
+    value = node.meta.get("val")
+    # The size of a batch may be a symbol, which is never zero.
+    return isinstance(value, torch.Tensor) and any(isinstance(size, int) and size == 0 for size in value.shape)
+
+
+def _without_empty_operands(module: GraphModule, node: Node) -> None:
+    """Remove the empty operands and results of a node that has a result with elements."""
+    name = overload_name(node)
+    if name in SPLITS:
+        _as_slices(module, node)
+        return
+    operands = node.all_input_nodes
+    if _is_empty(node) or is_getitem(node) or not any(map(_is_empty, operands)):
+        return
+    if name in CONCATENATIONS:
+        parts: Any = node.args[0]
+        kept = [part for part in parts if not _is_empty(part)]
+        node.args = (kept, *node.args[1:])
+        same = len(kept) == 1 and value_of(kept[0]).dtype == value_of(node).dtype
+        if same:
+            node.replace_all_uses_with(kept[0])
+    elif facts.replaces_part(name) and not _is_empty(operands[0]):
+        node.replace_all_uses_with(operands[0])
+    elif all(_is_empty(operand) or operand.op == "get_attr" for operand in operands):
+        value = _computed(module, node)
+        if isinstance(value, torch.Tensor):
+            node.replace_all_uses_with(add_constant(module, node, value, "constant"))
+    else:
+        source = origin_of(node).source
+        raise ModelError(
+            f"`{node.name}`{f' ({source})' if source else ''} computes with an empty tensor, of the shape "
+            f"{next(list(value_of(operand).shape) for operand in operands if _is_empty(operand))}.",
+            hint="leave it out where there is nothing to compute",
+        )
+
+
+def _as_slices(module: GraphModule, node: Node) -> None:
+    """Replace the parts of a tensor by slices if some of them are empty."""
+    parts = node.meta["val"]
+    if not any(0 in part.shape for part in parts):
+        return
+    dim: Any = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else 0)
+    ends = [0]
+    for part in parts:
+        ends.append(ends[-1] + part.shape[dim])
+    for reader in list(node.users):
+        at: Any = reader.args[1]
+        if not _is_empty(reader):
+            with module.graph.inserting_before(reader):
+                made = calls_into(module.graph)(CUT, node.args[0], dim, ends[at], ends[at + 1])
+            made.meta.update(reader.meta)
+            reader.replace_all_uses_with(made)
+
+
+def _computed(module: GraphModule, node: Node) -> Any:
+    """Return the result of an operator whose operands are empty or constants."""
+
+    def value(operand: Node) -> torch.Tensor:
+        if operand.op == "get_attr":
+            return read(module, operand).detach()  # type: ignore[no-any-return]
+        return torch.empty(tuple(value_of(operand).shape), dtype=value_of(operand).dtype)
+
+    assert isinstance(node.target, OpOverload)
+    args, kwargs = tree_map(lambda a: value(a) if isinstance(a, Node) else a, (node.args, dict(node.kwargs)))
+    with torch.no_grad(), quiet():
+        return node.target(*args, **kwargs)

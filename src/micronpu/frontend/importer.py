@@ -18,7 +18,7 @@ import torch
 from torch.fx import Node
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.frontend.hints import hint_for
+from micronpu.frontend.checks import hint_for
 from micronpu.frontend.program import (
     Edge,
     ProgramView,
@@ -300,19 +300,15 @@ class Importer:
 
     def add(self, node: Node) -> None:
         """Import a node; fused operators and unpackings need no import."""
-        if is_quantize(node):
-            self._add_quantize(node)
-
-    def _add_quantize(self, node: Node) -> None:
+        if not is_quantize(node):
+            return
         source = node.args[0]
         assert isinstance(source, Node)
         edge = self._edge(node, shifts=shifted_bytes(node) is not None)
         if is_dequantize(source):
-            x = self.activation(source, node)
-            y = self._with_qparams(x, edge, node)
+            self.values[node] = self._with_qparams(self.activation(source, node), edge, node)
         else:
-            y = self._compute(source, edge, node)
-        self.values[node] = y
+            self.values[node] = self._compute(source, edge, node)
 
     def _with_qparams(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
         """Return x with the qparams and the dtype of an edge."""

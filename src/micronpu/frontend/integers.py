@@ -22,7 +22,7 @@ from micronpu.frontend.program import (
     overload_name,
     value_of,
 )
-from micronpu.frontend.states import KEY, State, states_of
+from micronpu.frontend.tensors import KEY, State, states_of
 from micronpu.ir.types import DType
 
 _TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import attribute, states_of
 from micronpu.ops import facts
 from micronpu.ops.slicing import CONCATENATIONS, SELECTIONS, SLICES
 

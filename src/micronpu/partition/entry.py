@@ -22,7 +22,6 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
 from micronpu.container import digest
-from micronpu.frontend.copies import with_graph, with_own_graph
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import (
@@ -38,6 +37,7 @@ from micronpu.frontend.program import (
     short_name,
     value_of,
 )
+from micronpu.frontend.tensors import with_graph, with_own_graph
 from micronpu.ops.calls import CLONE
 from micronpu.ops.movement import RESHAPE
 from micronpu.partition.backends import be_found

@@ -19,7 +19,7 @@ from torch.fx.node import map_aggregate
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import HANDLES
 from micronpu.frontend.program import axes_in_memory, only_checks, origin_of, overload_of, short_name
-from micronpu.frontend.states import is_write
+from micronpu.frontend.tensors import is_write
 from micronpu.ops.calls import UNINITIALIZED
 from micronpu.ops.facts import CONTIGUOUS, RESHAPED
 from micronpu.ops.movement import COPIES, VIEW_COPY

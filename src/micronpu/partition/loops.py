@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.program import calls_into
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import attribute, states_of
 from micronpu.ops.calls import CLONE
 from micronpu.partition.outline import DelegateCall
 

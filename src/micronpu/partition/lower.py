@@ -15,7 +15,7 @@ from torch import nn
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule
 
-from micronpu.frontend.states import PREFIX
+from micronpu.frontend.tensors import PREFIX
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall

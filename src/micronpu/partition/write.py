@@ -29,7 +29,7 @@ from micronpu.emit.executorch_file import (
     data_file,
     to_bytes,
 )
-from micronpu.frontend.by_name import results_by_name
+from micronpu.frontend.export import results_by_name
 from micronpu.frontend.program import axes_in_memory
 from micronpu.partition.host_block import (
     DelegateStep,

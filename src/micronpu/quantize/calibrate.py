@@ -20,7 +20,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
+from micronpu.frontend.tensors import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.calibration_cache import (
     FloatStatistics,

@@ -22,8 +22,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
-from micronpu.frontend.constants import read
-from micronpu.frontend.states import States
+from micronpu.frontend.tensors import States, read
 from micronpu.quantize import post_training
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.nodes import observer_of, source_of

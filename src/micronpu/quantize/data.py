@@ -18,11 +18,10 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import all_finite
-from micronpu.frontend.constants import read
 from micronpu.frontend.exported import Exported
-from micronpu.frontend.float32 import in_float32
-from micronpu.frontend.states import States, written
-from micronpu.frontend.work import multiply_accumulates
+from micronpu.frontend.functional import in_float32
+from micronpu.frontend.tensors import States, read, written
+from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import thresholds
 from micronpu.quantize.nodes import results_of
 from micronpu.quantize.running import Row, run_recordings

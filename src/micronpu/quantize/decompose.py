@@ -15,10 +15,10 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, UnsupportedError
-from micronpu.frontend.constants import add_constant, attribute, is_trained
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
+from micronpu.frontend.tensors import add_constant, attribute, is_trained
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.facts import NUMBERED

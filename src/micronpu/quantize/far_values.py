@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.frontend.constants import constant_nodes
+from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import called
 from micronpu.quantize.solver.groups import PartObserver

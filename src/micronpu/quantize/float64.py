@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.frontend.constants import read
-from micronpu.frontend.copies import copied
+from micronpu.frontend.tensors import copied, read
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.running import FloatRun, Row

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import attribute, is_trained, number
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
+from micronpu.frontend.tensors import attribute, is_trained, number
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import Form, hands_on, is_function, is_sum, magnitude_of

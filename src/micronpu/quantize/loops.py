@@ -16,12 +16,10 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.frontend.constants import add_constant
-from micronpu.frontend.copies import with_own_graph
 from micronpu.frontend.facts import LOOP_QPARAMS
 from micronpu.frontend.integers import integer_states, to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import KEY, State, States, states_of
+from micronpu.frontend.tensors import KEY, State, States, add_constant, states_of, with_own_graph
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.observers import is_fixed, is_of_extremes

@@ -13,11 +13,10 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.constants import attribute, constant_nodes, number
 from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.registry import AtenImport

@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.frontend.states import States
+from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import ROW_SUMS, Form, affine_in, degree_of, least_of
 from micronpu.ops.normalization import BATCH_NORMS, NORMS, SMALLEST_ROW, UNEQUAL

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant, attribute, evaluate
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name
+from micronpu.frontend.tensors import add_constant, attribute, evaluate
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in

@@ -25,11 +25,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.callers import warn
-from micronpu.frontend.constants import attribute, set_attribute
-from micronpu.frontend.copies import copied, with_own_graph
+from micronpu.frontend.checks import set_training
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.program import overload_name
-from micronpu.frontend.training import set_training
+from micronpu.frontend.tensors import attribute, copied, set_attribute, with_own_graph
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.facts import Form
 from micronpu.quantize.nodes import form_of

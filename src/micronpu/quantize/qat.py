@@ -30,12 +30,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError, ModelError, OptionError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.constants import attribute, evaluate, free_name, is_constant
-from micronpu.frontend.copies import copied
+from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
-from micronpu.frontend.training import Train, is_dropout, set_training
+from micronpu.frontend.tensors import attribute, copied, evaluate, free_name, is_constant
 from micronpu.ops.convolution import BY_AXES
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig

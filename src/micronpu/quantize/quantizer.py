@@ -14,9 +14,8 @@ from typing_extensions import Self
 
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
-from micronpu.frontend.branches import compute_both_branches
+from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
-from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.config import (
     Activations,

@@ -27,7 +27,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
-from micronpu.frontend.constants import constant_nodes
+from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import loops_of, unobserved

@@ -28,9 +28,8 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.constants import attribute, constant_nodes
 from micronpu.frontend.program import arguments, aten_overload, is_compute, is_dequantize, is_quantize
-from micronpu.frontend.states import States, states_of
+from micronpu.frontend.tensors import States, constant_nodes, read, states_of
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.nodes import moves, observer_of
 from micronpu.quantize.thresholds import BATCH, BATCH_ELEMENTS, KEPT_WEIGHTS, SAME_RESULTS
@@ -95,7 +94,7 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     """
     args, kwargs, map_arg = node.args, node.kwargs, torch.fx.map_arg
     if node.op == "get_attr":
-        return lambda _: attribute(module, node)
+        return lambda _: read(module, node)
     if node.op == "output":
         return lambda values: map_arg(args[0], values.__getitem__)
     function: Any = functools.partial(called, node) if in_float and is_mutable(node) else node.target

@@ -20,7 +20,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.states import States, states_of
+from micronpu.frontend.tensors import States, states_of
 from micronpu.quantize.calibrate import Call, converted, forget, observe_calls, observed
 from micronpu.quantize.nodes import observer_of, source_of
 from micronpu.quantize.norms import mark_uneven

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.tensors import add_constant, attribute, set_attribute
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.float64 import runnable

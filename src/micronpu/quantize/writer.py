@@ -21,7 +21,6 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, one_of
-from micronpu.frontend.constants import add_constant, attribute, is_constant, is_trained
 from micronpu.frontend.facts import (
     DECIDED,
     KEPT_OR_ZERO,
@@ -34,6 +33,7 @@ from micronpu.frontend.facts import (
 )
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
+from micronpu.frontend.tensors import add_constant, attribute, is_constant, is_trained
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CONVERSION, PRODUCT

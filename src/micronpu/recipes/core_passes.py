@@ -10,7 +10,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import short_name
-from micronpu.frontend.states import lift
+from micronpu.frontend.tensors import lift
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.recipes.lowering import OutliningPartitioner, examples_of, plan_scratch
 from micronpu.report.delegation import DelegationReport

@@ -18,12 +18,12 @@ from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
 from micronpu.compiler.host import host_part
+from micronpu.frontend.checks import Train, is_in_training
 from micronpu.frontend.export import check_static
 from micronpu.frontend.exported import finished, graph_module
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.program import arguments, overload_name, static_shape
-from micronpu.frontend.states import hold, lift, states_of
-from micronpu.frontend.training import Train, is_in_training
+from micronpu.frontend.tensors import hold, lift, states_of
 from micronpu.ops.movement import VIEWS
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates

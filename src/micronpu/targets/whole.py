@@ -20,7 +20,7 @@ from micronpu.base.installed import VERSION
 from micronpu.emit.litert import pack, to_litert
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import lift
+from micronpu.frontend.tensors import lift
 from micronpu.ir.graph import Graph
 from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.decisions import Decisions

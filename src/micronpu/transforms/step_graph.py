@@ -11,8 +11,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.constants import attribute, read
 from micronpu.frontend.program import calls_into, is_dequantize, origin_of, overload_name
+from micronpu.frontend.tensors import attribute, read
 from micronpu.ops.calls import CONCATENATION, CUT
 
 

@@ -18,14 +18,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.frontend.branches import compute_both_branches
-from micronpu.frontend.copies import copied
+from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
-from micronpu.frontend.states import is_write
+from micronpu.frontend.tensors import copied, is_write
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.facts import SAME_AXES, WRITE, axis_behind
@@ -183,28 +181,24 @@ class _Rewriter(StepGraph):
 
     def _rule(self, node: Node, sources: Sequence[Node]) -> Callable[[Node], Any]:
         name = overload_name(node)
-        if name in CONVOLUTIONS:
-            return self._convolution
-        if name in POOLS:
-            return self._pool
-        if name in RECURRENT:
-            return self._recurrent
+        rules = (
+            (CONVOLUTIONS, self._convolution),
+            (POOLS, self._pool),
+            (RECURRENT, self._recurrent),
+            (PADS, self._pad),
+            (SLICES, self._slice),
+            (SELECTIONS, self._select),
+            (CONCATENATIONS, self._cat),
+            (SQUEEZES, self._squeeze),
+            (VIEWS, self._view),
+        )
+        for names, rule in rules:
+            if name in names:
+                return rule
         if node.target is operator.getitem:
             return self._unpacked
-        if name in PADS:
-            return self._pad
-        if name in SLICES:
-            return self._slice
-        if name in SELECTIONS:
-            return self._select
-        if name in CONCATENATIONS:
-            return self._cat
-        if name in SQUEEZES:
-            return self._squeeze
         if is_quantize(node) or is_dequantize(node):
             return self._with_qparams
-        if name in VIEWS:
-            return self._view
         pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
         return self._pointwise if pointwise or name in SAME_AXES else self._by_frame
 

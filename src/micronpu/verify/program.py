@@ -20,7 +20,7 @@ from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import PREFIX, State, held
+from micronpu.frontend.tensors import PREFIX, State, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import QParams

@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import is_compute
-from micronpu.frontend.states import held
+from micronpu.frontend.tensors import held
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.nodes import moves
 from micronpu.quantize.running import (

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.hints import hint_for
+from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     Edge,

@@ -51,7 +51,7 @@ def rounded(x: torch.Tensor, quantize: torch.fx.Node) -> torch.Tensor:
 
 def test_each_error_is_what_it_says():
     rows = [(x[None],) for x in X]
-    found = Subject.of(MODEL, X, TARGET, None, X[:1], None).measured(NeutronQuantizer(), rows, rows)
+    found = Subject(MODEL, X, None, (X[:1],), TARGET, None).measured(NeutronQuantizer(), rows, rows)
     layers = {layer.first.name: layer for layer in found.layers}
     assert list(layers) == ["x", "linear", "linear_1", "linear_2"]
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_what_layers_add_is_what_the_output_loses():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
     rows = [(x[None],) for x in torch.randn(200, 6, generator=torch.Generator().manual_seed(2))]
-    found = Subject.of(model, X, TARGET, None, X[:1], None).measured(NeutronQuantizer(), rows, rows)
+    found = Subject(model, X, None, (X[:1],), TARGET, None).measured(NeutronQuantizer(), rows, rows)
     assert sum(layer.moved for layer in found.layers) == pytest.approx(found.noise, rel=0.35)
 
 

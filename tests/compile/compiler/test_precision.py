@@ -17,7 +17,7 @@ from micronpu.base.errors import OptionError
 from micronpu.compiler import precision
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.program import is_quantize
-from micronpu.frontend.work import work_of
+from micronpu.frontend.units import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.running import DequantizedReference, rounded, run_recordings

@@ -22,7 +22,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 import micronpu
 from micronpu.base.errors import ModelError
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.frontend.states import held, hold, lift, states_of
+from micronpu.frontend.tensors import held, hold, lift, states_of
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import (
     NeutronPartitioner,

@@ -13,7 +13,7 @@ from tests.layers import SOURCE, nodes
 from torch import nn
 
 import micronpu
-from micronpu.frontend.copies import copied
+from micronpu.frontend.tensors import copied
 
 X = torch.randn(1, 8)
 

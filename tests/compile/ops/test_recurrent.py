@@ -15,7 +15,7 @@ import micronpu.ops.recurrent as recurrent
 from micronpu.base.errors import PayloadError, UnsupportedError
 from micronpu.base.flatbuffer import root
 from micronpu.frontend.program import overload_name
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import states_of
 from micronpu.ir.lowering import Capabilities
 from micronpu.program.plan import read_plan
 from micronpu.program.plan_check import check_plan

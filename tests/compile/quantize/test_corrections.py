@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import OptionError
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.frontend.states import held, lift, states_of
+from micronpu.frontend.tensors import attribute, held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize import ranges
 from micronpu.quantize.calibrate import calibrated, converted, quantize

@@ -11,7 +11,7 @@ from torch import nn
 import micronpu
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import exported
-from micronpu.frontend.work import multiply_accumulates
+from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import data, running, thresholds
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.config import Activations

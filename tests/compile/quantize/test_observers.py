@@ -13,10 +13,10 @@ from torchao.quantization import pt2e as theirs
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.export import export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_dequantize_channel, is_quantize
+from micronpu.frontend.tensors import attribute
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize import observers
 from micronpu.quantize.calibrate import quantize

@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import GraphModule, symbolic_trace
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.states import KEY, State, States
+from micronpu.frontend.tensors import KEY, State, States
 from micronpu.quantize.shared import check_qparams
 
 

@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from micronpu.transforms.sparsity.choice import least_harm
 from micronpu.transforms.sparsity.distill import difference
+from micronpu.transforms.sparsity.options import least_harm
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,10 +10,9 @@ from micronpu import SparsityOptions
 from micronpu.frontend.exported import exported
 from micronpu.quantize.corrections import Corrections
 from micronpu.targets.registry import device_for
-from micronpu.transforms.sparsity.corrected import TRIED, nearest, with_corrections
-from micronpu.transforms.sparsity.entry import Sparsity
-from micronpu.transforms.sparsity.judge import Judge
-from micronpu.transforms.sparsity.network import FloatNetwork
+from micronpu.transforms.sparsity.entry import Transforms
+from micronpu.transforms.sparsity.judge import TRIED, Judge, nearest, with_corrections
+from micronpu.transforms.sparsity.layers import FloatNetwork
 
 U85 = "ethos-u85-256"
 FITTED = Corrections(fit_ranges=True, bias_correction=True)
@@ -65,14 +64,14 @@ def test_the_corrections_that_bring_it_nearest_are_chosen() -> None:
 
 def test_compile_quantizes_as_the_points_were() -> None:
     device, rows = device_for(U85), inputs()
-    sparsity = Sparsity.of(SparsityOptions(steps=0, points=1), None, device)
-    assert sparsity is not None and Sparsity.of(None, None, device) is None
+    sparse = Transforms(sparsity=SparsityOptions(steps=0, points=1))
+    assert sparse.reduces and not Transforms().reduces
     given, sequences = exported(network(), rows[0]), [[row] for row in rows]
-    found = sparsity.reduced(given, sequences, device.quantizer(), lambda part: None)
+    found = sparse.reduced(device, given, sequences, device.quantizer(), lambda part: None)
     assert found.report is not None and found.report.point.corrections == TRIED
     assert found.quantizer.settings.corrections == FITTED
     assert found.report.summary().endswith("quantized with fit_ranges, bias_correction.")
     # Training finds ranges and biases itself.
     again = exported(network(), rows[0])
-    trained = sparsity.reduced(again, sequences, device.quantizer(is_qat=True), lambda part: None)
+    trained = sparse.reduced(device, again, sequences, device.quantizer(is_qat=True), lambda part: None)
     assert trained.quantizer.settings.corrections == Corrections()

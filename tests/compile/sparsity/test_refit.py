@@ -11,7 +11,7 @@ from torch import nn
 from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.transforms.sparsity.distill import relative_error, with_intermediates
 from micronpu.transforms.sparsity.layers import find_layers, tensor_of
-from micronpu.transforms.sparsity.refit import can_be_fitted, refit
+from micronpu.transforms.sparsity.second_order import can_be_fitted, refit
 
 
 def network() -> nn.Module:

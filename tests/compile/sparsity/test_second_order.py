@@ -10,9 +10,15 @@ from tests.compile.small import Small, conv, linear
 from torch import Tensor, nn
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.transforms.sparsity.keep import kept_weights
-from micronpu.transforms.sparsity.layers import PrunableLayer, find_layers, tensor_of
-from micronpu.transforms.sparsity.network import Moments, batches, takes_any_batch
+from micronpu.transforms.sparsity.layers import (
+    Moments,
+    PrunableLayer,
+    batches,
+    find_layers,
+    kept_weights,
+    takes_any_batch,
+    tensor_of,
+)
 from micronpu.transforms.sparsity.second_order import pruned
 
 

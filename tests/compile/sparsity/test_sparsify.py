@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu import MicroNpuError, Sparsified, SparsityOptions
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import states_of
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.quantize.running import seen_calls
-from micronpu.transforms.sparsity import judge, pattern_kept, price, search
+from micronpu.transforms.sparsity import judge, pattern_kept, search
 
 U85 = "ethos-u85-256"
 QUICK = SparsityOptions(steps=4, points=2, batch=8)
@@ -288,7 +288,7 @@ def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         function = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, **k: (calls.update([name]), function(*a, **k))[1])
 
-    for module, name in ((price, "quantize"), (search, "price"), (judge, "results"), (search, "pruned")):
+    for module, name in ((judge, "quantize"), (search, "price"), (judge, "results"), (search, "pruned")):
         counted(module, name)
     few = micronpu.sparsify(network(), inputs(), target=U85, sparsity=SparsityOptions(steps=0, points=1, max_cycles=10))
     assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 held-out inputs")

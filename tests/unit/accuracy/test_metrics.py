@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
+from micronpu.accuracy.evaluate import bootstrap, mcnemar, p_of, paired_share, percentile_interval
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.report.accuracy import wilson
 from micronpu.report.metrics import METRICS, auc, f1, metric_of

@@ -11,8 +11,7 @@ from micronpu.frontend import facts
 from micronpu.frontend.facts import Fact
 
 OF_A_TYPE_OF_THEIR_OWN = {
-    "frontend/states.py": "the states of a module, a record that is declared there",
-    "frontend/constants.py": "counts names, and says nothing",
+    "frontend/tensors.py": "the states of a module, a record that is declared there, and a count of names",
 }
 """Files with a key of ours that is no `Fact`, with the reason."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from micronpu.frontend.hints import _ADVICE, hint_for
+from micronpu.frontend.checks import _ADVICE, hint_for
 from micronpu.ops import ATEN_IMPORTS
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
+from micronpu.frontend.checks import is_dropout, is_in_training, set_training
 from micronpu.frontend.program import arguments, calls_into
-from micronpu.frontend.training import is_dropout, is_in_training, set_training
 from micronpu.ops.movement import DROPOUTS
 
 NORM = "batch_norm.default"

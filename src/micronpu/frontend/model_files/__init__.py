@@ -14,8 +14,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
-from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order
-from micronpu.frontend.export import as_inputs, export
+from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.integers import to_integer_io

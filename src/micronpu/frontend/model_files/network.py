@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
-from micronpu.frontend.copies import copied
+from micronpu.frontend.tensors import copied
 from micronpu.upstream.torch import register_quantized_operators
 
 Function = Callable[..., Any]

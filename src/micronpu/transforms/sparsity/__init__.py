@@ -2,7 +2,7 @@
 
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.transforms.sparsity.entry import sparsify
-from micronpu.transforms.sparsity.keep import pattern_kept
+from micronpu.transforms.sparsity.layers import pattern_kept
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.sparsity.search import Sparsified
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,8 @@ from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
 from micronpu.base.errors import ModelError
-from micronpu.transforms.sparsity.network import Row, floats, joined, takes_any_batch
+from micronpu.transforms.sparsity.layers import Row, floats, joined, takes_any_batch
+from micronpu.transforms.sparsity.options import SparsityOptions
 
 _TEMPERATURE = 2.0
 _LEAST_PICTURE = 12
@@ -31,23 +31,6 @@ _SHIFT = 8
 """Divisor of height and width that gives the maximum shift of an image."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """Schedule of the training.
-
-    Attributes:
-        steps: weight updates.
-        rate: learning rate, relative to the mean magnitude of a tensor's values.
-        batch: samples per step.
-        seed: for the choice of samples.
-    """
-
-    steps: int
-    rate: float
-    batch: int
-    seed: int
-
-
 def distill(
     student: GraphModule,
     teacher: GraphModule,
@@ -56,7 +39,7 @@ def distill(
     layers: Collection[str] = (),
     states: int = 0,
     *,
-    course: Course,
+    course: SparsityOptions,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Train a network in place.
@@ -65,6 +48,7 @@ def distill(
         masks: weights to keep, by tensor name.
         layers: names of nodes whose outputs are learnt as well.
         states: number of trailing outputs that are states.
+        course: steps, learning rate, samples per step and seed.
     """
     steps = course.steps
     parameters = {n: p for n, p in student.named_parameters() if p.requires_grad and p.is_floating_point()}

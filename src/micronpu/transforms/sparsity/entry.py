@@ -1,9 +1,15 @@
-"""`micronpu.sparsify`: 2:4 sparsity from a trained network and unlabelled inputs."""
+"""`micronpu.sparsify`, and `Transforms`: changes of a model before it is compiled, such as weights of fewer bits.
+
+A weight of fewer bits is an ordinary int8 weight with a larger scale: Vela's codec stores small numbers in fewer bytes,
+and nothing else changes. The other weights of a row compensate for rounding, see `second_order`. Each bit width is
+priced by compiling the network, with the codec itself.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,26 +17,184 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.base.arguments import described, moved, renamed
+from micronpu.base.arguments import check_type, described, moved, renamed
 from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_callback, check_evaluation_mode
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
-from micronpu.frontend.states import states_of
+from micronpu.frontend.tensors import states_of
 from micronpu.partition.device import Device
+from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.data import calibration_calls
+from micronpu.quantize.float64 import as_learner, learner
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for, target_required
-from micronpu.transforms.sparsity.compress import check_compress, compressed, with_bits
-from micronpu.transforms.sparsity.corrected import with_corrections
-from micronpu.transforms.sparsity.judge import Score
-from micronpu.transforms.sparsity.network import FloatNetwork, Row
+from micronpu.transforms.sparsity.judge import Judge, Score, nearest, price, with_corrections
+from micronpu.transforms.sparsity.layers import (
+    FloatNetwork,
+    Moments,
+    PrunableLayer,
+    Row,
+    batches,
+    find_layers,
+    stateless,
+    tensor_of,
+)
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.transforms.sparsity.search import ProgressCallback, Sparsified, as_callback, sparsified
+from micronpu.transforms.sparsity.second_order import pruned
 from micronpu.upstream.session import exclusive
+
+BITS = (7, 6, 5)
+"""Bit widths of weights, in the order of trial."""
+_LEAST_ROWS = 8
+_KEPT = 5
+"""One of this many inputs is held out for evaluation."""
+_DAMPING = 0.01
+
+
+@dataclass(frozen=True)
+class WidthResult:
+    """A network with a bit width of weights.
+
+    Attributes:
+        bits: of the weights; 8 for the original network.
+        bytes: of weights and tables as the NPU reads them.
+        cycles: of the NPU for the whole network.
+        agreement: of the integer network with the float one, see `micronpu.transforms.sparsity.SparsePoint`.
+        corrections: quantization corrections that gave the most accurate integer network.
+    """
+
+    bits: int
+    bytes: int
+    cycles: int
+    agreement: float
+    corrections: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.bits} bits {self.bytes:,} bytes, {self.cycles:,} cycles, agreement {self.agreement:.1%}"
+        return f"{text} with {' and '.join(self.corrections)}" if self.corrections else text
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A network with compressed weights.
+
+    Attributes:
+        model: the float network with weights rounded to the chosen bit width.
+        bits: of the weights.
+        grids: results by bit width; the first is the original network.
+        note: one sentence with the figures.
+        corrections: quantization corrections chosen for these weights.
+    """
+
+    model: GraphModule
+    bits: int
+    grids: tuple[WidthResult, ...]
+    note: str
+    corrections: tuple[str, ...] = ()
+
+
+def check_compress(given: Any) -> float | None:
+    """Return the maximum loss of agreement, or None to keep the weights.
+
+    Raises:
+        OptionError: it is not a number from 0 to 1.
+    """
+    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1):
+        raise OptionError(
+            f"`compress` is {given!r}; it is the share of the held-out inputs that may get another answer, 0 to 1.",
+            hint="compress=0.01",
+        )
+    return given
+
+
+def compressed(
+    network: FloatNetwork,
+    device: Device,
+    quantizer: StaticQuantizer,
+    most: float,
+    progress: Callable[[float], None] = lambda part: None,
+    tries: bool = True,
+) -> Compressed:
+    """Reduce the bits of a network's weights, in place, as far as accuracy allows.
+
+    Args:
+        most: maximum decrease of the agreement with the float network, relative to the original int8 network.
+        tries: also try quantization corrections, see `nearest`.
+    """
+    model, rows = network.model, network.rows
+    if len(rows) < _LEAST_ROWS:
+        raise ModelError(
+            f"{len(rows)} calibration inputs are too few to judge smaller weights with, which takes {_LEAST_ROWS}.",
+            hint="some hundred typical inputs, without labels",
+        )
+    kept, seen = list(rows[::_KEPT]), [row for i, row in enumerate(rows) if i % _KEPT]
+    layers, _ = find_layers(model)
+    device = device.unverified()
+
+    def result_of(bits: int) -> WidthResult:
+        made = nearest(model, seen, with_bits(quantizer, bits), judge, tries)
+        cost = price(made.network, network.examples, layers, device)
+        return WidthResult(bits, cost.bytes, cost.cycles, made.judgement.agreement, made.corrections)
+
+    with quiet(), stateless(model, network.states) as results:
+        judge = Judge(model, kept, None, results)
+        before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        grids = [result_of(8)]
+        if not grids[0].bytes:
+            note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
+            return Compressed(model, 8, tuple(grids), note)
+        wide = learner(model, seen)
+        moments = Moments(wide, layers, len(seen)).collect(batches(wide, [as_learner(wide, row) for row in seen]))
+        chosen, state = grids[0], before
+        for number, bits in enumerate(BITS):
+            model.load_state_dict(before)
+            round_weights(model, layers, moments, bits)
+            grids.append(result_of(bits))
+            progress((number + 1) / len(BITS))
+            if grids[-1].agreement < grids[0].agreement - most:
+                break
+            if grids[-1].bytes < chosen.bytes:
+                state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+                chosen = grids[-1]
+        model.load_state_dict(state)
+    return Compressed(model, chosen.bits, tuple(grids), _note(grids, chosen, len(kept)), chosen.corrections)
+
+
+def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
+    """Return a quantizer with weights of ``bits`` bits, except in parts with other settings."""
+    config = quantizer.global_config
+    if config is None or bits == config.weight_bits:
+        return quantizer
+    return copy.deepcopy(quantizer).set_global(replace(config, weight_bits=bits))
+
+
+def round_weights(model: GraphModule, layers: Sequence[PrunableLayer], moments: Moments, bits: int) -> None:
+    """Round the weights of a network to ``bits`` bits, in place; zeros of sparse layers stay."""
+    with torch.no_grad():
+        for layer in layers:
+            for m in layer.matrices:
+                weight = tensor_of(model, m.attribute)
+                rows = m.rows(weight)
+                stays = rows != 0 if m.is_sparse(weight) else torch.ones_like(rows, dtype=torch.bool)
+                moment = moments.mean(m.attribute)
+                weight.copy_(m.weights(pruned(rows, moment, m.groups, damping=_DAMPING, mask=stays, bits=bits)))
+
+
+def _note(grids: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
+    first = grids[0]
+    tried = "; ".join(str(result_of) for result_of in grids)
+    if chosen is first:
+        return f"Weights keep their eight bits; fewer cost more than `compress` allows, on {rows} inputs: {tried}."
+    return (
+        f"Weights of {chosen.bits} bits take {chosen.bytes:,} bytes instead of {first.bytes:,} "
+        f"({1 - chosen.bytes / first.bytes:.0%} less). On {rows} held-out inputs: {tried}."
+    )
 
 
 @renamed(listener="callback")
@@ -105,26 +269,61 @@ class Reduced(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Sparsity:
-    """Settings to make the weights of a model sparse or of fewer bits before it is compiled."""
+Reduce = Callable[[Exported, Sequence[Sequence[Row]], StaticQuantizer, Callable[[float], None]], Reduced]
+"""`Transforms.reduced` on a device."""
 
-    options: SparsityOptions | None
-    device: Device
+
+@dataclass(frozen=True, kw_only=True)
+class Transforms:
+    """Transformations of a float model's weights, in this order, and of the compiled graphs.
+
+    Attributes:
+        sparsity: "2:4" or `SparsityOptions`: make two of every four weights zero if the target computes such layers in
+            half the cycles; needs some hundred calibration inputs, with ``train`` as well. See ``report.sparsity`` and
+            `micronpu.sparsify`.
+        compress: maximum fraction of held-out samples that may change their top-1 result, e.g. 0.01; reduces the bits
+            of the weights, which Vela stores in fewer bytes, within this limit.
+        passes: the `Pipeline` for the graphs of the program, with user-defined passes.
+
+    Raises:
+        OptionError: a value is invalid.
+    """
+
+    sparsity: str | SparsityOptions | None = None
     compress: float | None = None
+    passes: Pipeline | None = None
+
+    def __post_init__(self) -> None:
+        sparsity_options(self.sparsity)
+        check_compress(self.compress)
+        check_type("passes", self.passes, Pipeline, type(None), hint='Pipeline().without("fuse_activations")')
 
     @classmethod
-    def of(cls, sparsity: str | SparsityOptions | None, compress: float | None, device: Device) -> Sparsity | None:
-        """Return the settings for arguments of `micronpu.compile`, or None if they request nothing.
+    def of(cls, given: Any) -> Transforms:
+        """Convert an argument of `micronpu.compile`: a pattern or `SparsityOptions` is `sparsity`, a `Pipeline` is
+        `passes`.
 
         Raises:
-            OptionError: a value is invalid.
+            OptionError: it is none of these.
         """
-        options, most = sparsity_options(sparsity), check_compress(compress)
-        return None if options is None and most is None else cls(options, device, most)
+        if given is None:
+            return cls()
+        if isinstance(given, Transforms):
+            return given
+        if isinstance(given, str | SparsityOptions):
+            return cls(sparsity=given)
+        if isinstance(given, Pipeline):
+            return cls(passes=given)
+        raise OptionError(f"`transforms` is {described(given)}.", hint='Transforms(sparsity="2:4", compress=0.01)')
+
+    @property
+    def reduces(self) -> bool:
+        """Return True if it makes weights sparse or of fewer bits."""
+        return self.sparsity is not None or self.compress is not None
 
     def reduced(
         self,
+        device: Device,
         model: Exported,
         sequences: Sequence[Sequence[Row]],
         quantizer: StaticQuantizer,
@@ -137,17 +336,17 @@ class Sparsity:
             quantizer: of the finished program; if it is for training, the search uses another one.
         """
         program = exported_for_any_batch(model.model, model.examples)
-        own = self.device.quantizer() if quantizer.is_qat else quantizer
+        own = device.quantizer() if quantizer.is_qat else quantizer
         network = FloatNetwork.of(program, model.examples, sequences)
         last, report = quantizer, None
         notes: tuple[str, ...] = ()
-        if self.options is not None:
-            report = sparsified(network, self.device, own, self.options, callback=as_callback(progress)).report
+        if (options := sparsity_options(self.sparsity)) is not None:
+            report = sparsified(network, device, own, options, callback=as_callback(progress)).report
             own = with_corrections(own, report.point.corrections)
             last = quantizer if quantizer.is_qat else own
         if self.compress is not None:
-            tries = self.options is None or self.options.corrections
-            less = compressed(network, self.device, own, self.compress, progress, tries)
+            tries = options is None or options.corrections
+            less = compressed(network, device, own, self.compress, progress, tries)
             last = with_bits(quantizer if quantizer.is_qat else with_corrections(own, less.corrections), less.bits)
             notes = (less.note,)
         return Reduced(exported(program, model.examples), last, report, notes)

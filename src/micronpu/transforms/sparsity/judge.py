@@ -1,7 +1,14 @@
-"""Distance of a network from the float one, on held-out samples."""
+"""Integer networks of a float one: their quantization, their cost on the NPU, and their distance on held-out samples.
+
+Quantization to int8 adds more error to a sparse network than to the dense one: fewer weights compensate for each
+other's rounding. Corrections remove a good part of it at no cost in cycles. Adaptive rounding is not among them: for
+weights that were fitted with their qparams in view it gains nothing beyond the others.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +18,17 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.quiet import quiet
+from micronpu.frontend.exported import finished
+from micronpu.frontend.integers import separate_clamps
+from micronpu.frontend.program import ProgramView
+from micronpu.frontend.tensors import copied
+from micronpu.partition.device import CompiledPartition, Device
+from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.transforms.sparsity.distill import difference, is_scores, relative_error
-from micronpu.transforms.sparsity.network import Row, batches, results
+from micronpu.transforms.sparsity.layers import LeftDense, PrunableLayer, Row, batches, results
 
 Score = Callable[[Any], float]
 """User-defined measure of a network, which is called like the model; larger is better."""
@@ -103,3 +119,124 @@ class Judge:
                 hint="score=lambda network: accuracy(network(x), y)",
             )
         return float(value)
+
+
+@dataclass(frozen=True)
+class SparsePrice:
+    """Cost of a network.
+
+    Attributes:
+        cycles: of the NPU for the whole network, 0 if its compiler has no estimate.
+        bytes: of weights and tables as the NPU reads them.
+        by_layer: cycles by name of the layer.
+        sparse: names of the layers whose weights the NPU reads as 2:4 sparse.
+    """
+
+    cycles: int
+    bytes: int
+    by_layer: Counter[str]
+    sparse: frozenset[str]
+
+
+def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer) -> GraphModule:
+    """Return the integer network of a float program, which stays unchanged; it accepts the same batch sizes.
+
+    Args:
+        rows: samples for the ranges of tensors.
+    """
+    # Corrections count inputs and keep all intermediate values of one: pass single samples, not batches.
+    corrected = quantizer.settings.corrections.need_data
+    several = [[row] for row in rows] if corrected else [[batch] for batch in batches(model, rows)]
+    return quantize(copied(model), several, quantizer)
+
+
+def price(
+    quantized: GraphModule, examples: Row, layers: Sequence[PrunableLayer | LeftDense], device: Device
+) -> SparsePrice:
+    """Compile an integer network, which stays unchanged."""
+    program = finished(quantized, examples)
+    separate_clamps(program, device.excludes)
+    decisions = device.decisions(ProgramView(program))
+    with quiet():
+        partitioning = device.settle(decisions, decisions.partitioning())
+        parts = [device.compile(partition) for partition in partitioning.partitions]
+    by_layer: Counter[str] = Counter()
+    sparse: set[str] = set()
+    for layer in layers:
+        own = [(part, i) for part in parts for i in _nodes_of(layer, part)]
+        by_layer[layer.name] = sum(part.costs[i].cycles for part, i in own if i in part.costs)
+        if any(i in part.sparse for part, i in own):
+            sparse.add(layer.name)
+    cycles = sum(cost.cycles for part in parts for cost in part.costs.values())
+    total = sum(part.cycles for part in parts) or cycles
+    return SparsePrice(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse))
+
+
+def _nodes_of(layer: PrunableLayer | LeftDense, part: CompiledPartition) -> list[int]:
+    """Indices of the graph's nodes that compute a layer."""
+    names, module = {layer.name}, ""
+    if isinstance(layer, PrunableLayer):
+        names, module = set(layer.nodes), layer.module if len(layer.matrices) > 1 else ""
+    found = []
+    for index, node in enumerate(part.graph.nodes):
+        if (module and node.origin.module == module) or not names.isdisjoint(node.origin.nodes):
+            found.append(index)
+    return found
+
+
+TRIED = ("fit_ranges", "bias_correction")
+"""Corrections that are tried, all at once, as an alternative to none."""
+
+
+def with_corrections(quantizer: StaticQuantizer, names: Sequence[str]) -> StaticQuantizer:
+    """Return a quantizer with these corrections; the given one if there are none."""
+    if not names:
+        return quantizer
+    return copy.deepcopy(quantizer).set_corrections(Corrections(**dict.fromkeys(names, True)))
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The integer network nearest to the float one.
+
+    Attributes:
+        network: quantized from a float program.
+        corrections: those chosen here, without the quantizer's own.
+        judgement: of the network.
+    """
+
+    network: GraphModule
+    corrections: tuple[str, ...]
+    judgement: SparseJudgement
+
+
+def nearest(
+    model: GraphModule,
+    rows: Sequence[Row],
+    quantizer: StaticQuantizer,
+    judge: Judge,
+    tries: bool,
+    progress: Callable[[float], None] = lambda part: None,
+) -> Nearest:
+    """Return the integer network nearest to the float network. Each candidate is evaluated once.
+
+    Args:
+        rows: samples for ranges and corrections; the judge has different ones.
+        tries: try corrections, unless the quantizer has some.
+    """
+
+    def made(names: tuple[str, ...]) -> Nearest:
+        network = integers(model, rows, with_corrections(quantizer, names))
+        progress(0.7 if names else 0.2)
+        judged = judge.judged(network)
+        progress(1.0 if names else 0.3)
+        return Nearest(network, names, judged)
+
+    plain = made(())
+    if not tries or quantizer.settings.corrections != Corrections():
+        return plain
+    try:
+        corrected = made(TRIED)
+    except ModelError:  # such as an operator without derivatives: then corrections are not used
+        return plain
+    return corrected if corrected.judgement.distance < plain.judgement.distance else plain

@@ -7,7 +7,6 @@ the highest gain for the least harm; in each step the remaining weights (`second
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,23 +18,28 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.copies import copied
+from micronpu.frontend.tensors import copied
 from micronpu.partition.device import Device
 from micronpu.quantize.float64 import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.shown import Shown
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
-from micronpu.transforms.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
-from micronpu.transforms.sparsity.corrected import nearest
-from micronpu.transforms.sparsity.distill import Course, distill
-from micronpu.transforms.sparsity.judge import Judge, Score
-from micronpu.transforms.sparsity.keep import masks_of, pattern_kept
-from micronpu.transforms.sparsity.layers import PrunableLayer, find_layers, tensor_of
-from micronpu.transforms.sparsity.network import FloatNetwork, Moments, Row, batches, stateless
-from micronpu.transforms.sparsity.options import SparsityOptions
-from micronpu.transforms.sparsity.price import SparsePrice, integers, price
-from micronpu.transforms.sparsity.refit import can_be_fitted, refit
-from micronpu.transforms.sparsity.second_order import pruned
+from micronpu.transforms.sparsity.distill import distill
+from micronpu.transforms.sparsity.judge import Judge, Score, SparsePrice, integers, nearest, price
+from micronpu.transforms.sparsity.layers import (
+    FloatNetwork,
+    Moments,
+    PrunableLayer,
+    Row,
+    batches,
+    find_layers,
+    masks_of,
+    pattern_kept,
+    stateless,
+    tensor_of,
+)
+from micronpu.transforms.sparsity.options import SparsityOptions, choose, cycles_wanted, is_enough, least_harm
+from micronpu.transforms.sparsity.second_order import can_be_fitted, pruned, refit
 
 ProgressCallback = Callable[[str, float], None]
 
@@ -139,10 +143,6 @@ def as_callback(progress: Callable[[float], None]) -> ProgressCallback:
 Progress = Callable[[float], None]
 
 
-def _share(progress: Progress, share: float, part: float) -> None:
-    progress(share * part)
-
-
 def _check_count(rows: int, columns: int) -> None:
     if rows < _LEAST_ROWS:
         raise ModelError(
@@ -235,8 +235,8 @@ class _SparsitySearch:
     def stop(self, layers: Sequence[PrunableLayer], progress: Progress) -> _Stop:
         """Quantize the current network as well as possible, compile it and evaluate it."""
         tries = self.options.corrections and not self.device.dense_only
-        notified = functools.partial(_share, progress, 0.8)
-        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries, notified)
+        rows = self.rows[:_RANGE_ROWS]
+        made = nearest(self.model, rows, self.quantizer, self.judge, tries, lambda part: progress(0.8 * part))
         cost, judged = self._priced(made.network), made.judgement
         titles = tuple(layer.title for layer in layers)
         point = SparsePoint(titles, cost.cycles, cost.bytes, judged.agreement, judged.loss, made.corrections)
@@ -493,7 +493,7 @@ class _SparsitySearch:
                 masks_of(model, list(layers)),
                 distilled,
                 self.states,
-                course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
+                course=replace(self.options, steps=steps, seed=self.options.seed + number),
                 progress=self._notifier("distill", number, count, 0.5, 0.4),
             )
 

@@ -1,20 +1,40 @@
-"""Prune weights and compensate with the remaining ones, rounded to int8.
+"""Prune weights, compensate with the remaining ones, rounded to int8, and fit the layers one after the other.
 
 For a row w of a layer's weights and inputs x with second moments H = E[x x'], removing the weight q changes the result
 least if w_q^2 / [H^-1]_qq is smallest, and the best compensation of the other weights is - w_q / [H^-1]_qq * [H^-1]_(q,
 :)  (optimal brain surgeon, Hassibi and Stork 1993). All rows share H, and columns are processed in order, so that one
 Cholesky factor of H^-1 suffices (SparseGPT, Frantar and Alistarh 2023, arXiv 2301.00774). Each remaining weight is
 rounded to int8, and its rounding error is compensated in the same way.
+
+A layer after sparse ones reads changed values. With x its input in the sparse network and y its result in the dense
+one, the least-squares fit of W x + b to y compensates for the losses of earlier layers, in sparse and dense layers
+alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692). Both networks are traversed together, so that
+a layer is fitted to the inputs from already fitted layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 
+from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.pattern import KEPT
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.quantize.running import Step, function_of
+from micronpu.transforms.sparsity.layers import (
+    SAMPLES_PER_COLUMN,
+    Matrix,
+    PrunableLayer,
+    Row,
+    batches,
+    read_by_kernel,
+    tensor_of,
+)
 
 _BLOCK = 128
 """Columns processed before later columns are updated in one product."""
@@ -130,3 +150,179 @@ def _damped(moments: Tensor, damping: float) -> Tensor:
     diagonal[diagonal <= 0] = 1.0
     diagonal += damping * diagonal.mean().clamp(min=1e-12)
     return h
+
+
+_RIDGE = 0.3
+"""Regularization toward the current weights, relative to the mean second moment, because the samples are few."""
+_MOST_BYTES = 2**30
+"""Maximum bytes of intermediate values of both networks; if exceeded, fewer samples are used."""
+_MOST_COLUMNS = 2048
+"""Maximum columns of a fitted dense layer; the fit takes time cubic in them."""
+
+
+def refit(
+    student: GraphModule,
+    teacher: GraphModule,
+    layers: Sequence[PrunableLayer],
+    given: Sequence[PrunableLayer],
+    pruning: Sequence[PrunableLayer],
+    rows: Sequence[Row],
+    *,
+    damping: float,
+    progress: Callable[[float], None] = lambda done: None,
+) -> None:
+    """Fit the layers of a network in place; those for which `can_be_fitted` is False stay unchanged.
+
+    Args:
+        student: the network.
+        teacher: the same program with the original weights.
+        layers: all that may change.
+        given: those of them with 2:4 sparsity; their zeros are kept.
+        pruning: those of them to make sparse.
+        damping: as for `pruned`.
+    """
+    count = min(len(rows), max(_MOST_BYTES // max(2 * _bytes(student), 1), 1))
+    walk = _PairedRun(student, teacher, list(batches(student, rows[:: -(-len(rows) // count)])))
+    nodes = list(student.graph.nodes)
+    fitted = {layer.nodes[0]: layer for layer in layers if can_be_fitted(student, layer)}
+    with torch.no_grad():
+        for number, node in enumerate(nodes):
+            walk.compute_wanted(node)
+            layer = fitted.get(node.name)
+            if layer is not None:
+                _fit(node, layer.matrices[0], walk, layer in given, layer in pruning, damping)
+            walk.compute(node)
+            progress((number + 1) / len(nodes))
+
+
+def can_be_fitted(model: GraphModule, layer: PrunableLayer) -> bool:
+    """True if a layer is one product of its weights and the result of one node."""
+    if len(layer.nodes) > 1 or len(layer.matrices) > 1:
+        return False
+    (node,) = (n for n in model.graph.nodes if n.name == layer.nodes[0])
+    return overload_name(node) not in RECURRENT and arguments(node).get("groups", 1) == 1
+
+
+class _PairedRun:
+    """Runs two networks of one program in parallel, node by node on all samples.
+
+    Attributes:
+        mine, wanted: results of the nodes of the student and the teacher for each part, until their last use.
+    """
+
+    def __init__(self, student: GraphModule, teacher: GraphModule, parts: Sequence[Row]) -> None:
+        self.student, self.parts = student, parts
+        nodes = [n for n in student.graph.nodes if n.op not in ("placeholder", "output")]
+        self._student, self._teacher = ({n: function_of(model, n) for n in nodes} for model in (student, teacher))
+        self.mine: list[dict[Node, Any]] = [{} for _ in parts]
+        self.wanted: list[dict[Node, Any]] = [{} for _ in parts]
+        self._inputs = [n for n in student.graph.nodes if n.op == "placeholder"]
+        self._frees = _last_reads(student)
+
+    def compute_wanted(self, node: Node) -> None:
+        for part, values in zip(self.parts, self.wanted, strict=True):
+            self._run(self._teacher, node, part, values)
+
+    def compute(self, node: Node) -> None:
+        """Compute the student's result, and free values after their last use."""
+        for part, mine, wanted in zip(self.parts, self.mine, self.wanted, strict=True):
+            self._run(self._student, node, part, mine)
+            for read in self._frees.get(node, ()):
+                del mine[read], wanted[read]
+
+    def _run(self, steps: Mapping[Node, Step], node: Node, part: Row, values: dict[Node, Any]) -> None:
+        if node.op == "placeholder":
+            values[node] = part[self._inputs.index(node)]
+        elif node.op != "output":
+            values[node] = steps[node](values)
+
+    def __len__(self) -> int:
+        return sum(len(part[0]) for part in self.parts)
+
+
+def _last_reads(model: GraphModule) -> dict[Node, list[Node]]:
+    """The nodes that are not read after a node."""
+    last = {read: node for node in model.graph.nodes for read in (node, *node.all_input_nodes)}
+    found: dict[Node, list[Node]] = {}
+    for read, node in last.items():
+        found.setdefault(node, []).append(read)
+    found.pop(next(n for n in model.graph.nodes if n.op == "output"), None)
+    return found
+
+
+def _bytes(model: GraphModule) -> int:
+    """Maximum memory in bytes of the values of one sample."""
+
+    def size(node: Node) -> int:
+        value = node.meta.get("val")
+        if node.op == "get_attr" or not isinstance(value, Tensor):
+            return 0
+        sizes = [s for s in value.shape[1:] if isinstance(s, int)]
+        return int(torch.Size(sizes).numel()) * 2 * value.element_size()  # in double precision
+
+    frees, alive, most = _last_reads(model), 0, 0
+    for node in model.graph.nodes:
+        alive += size(node)
+        most = max(most, alive)
+        alive -= sum(size(read) for read in frees.get(node, ()))
+    return most
+
+
+class _Sums:
+    """Mean products of a layer's inputs and target results."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._per_row = max(SAMPLES_PER_COLUMN * columns // rows, 1)
+        self._generator = torch.Generator().manual_seed(0)
+        self.count = 0
+        self.xx = self.yx = self.x = self.y = torch.zeros((), dtype=torch.float64)
+
+    def add(self, node: Node, matrix: Matrix, given: dict[str, Any], y: Tensor) -> None:
+        if overload_name(node) in CONVOLUTIONS:
+            x, sampled = read_by_kernel(given, self._per_row, self._generator, y)
+            assert sampled is not None
+            y = sampled
+        else:
+            x, y = given["input"].flatten(0, -2), y.flatten(0, -2)
+            chosen = torch.randperm(len(x), generator=self._generator)[: self._per_row * len(given["input"])]
+            x, y = x[chosen], y[chosen]
+        x = x if matrix.order is None else x[:, matrix.order]
+        self.count += len(x)
+        x, y = x.double(), y.double()
+        self.xx, self.yx = self.xx + x.T @ x, self.yx + y.T @ x
+        self.x, self.y = self.x + x.sum(0), self.y + y.sum(0)
+
+
+def _fit(node: Node, matrix: Matrix, walk: _PairedRun, keeps: bool, prunes: bool, damping: float) -> None:
+    """Fit a layer's weights and bias to its target results."""
+    if not prunes and matrix.columns > _MOST_COLUMNS:
+        return
+    given = arguments(node)
+    read, parts = given["input"], list(zip(walk.mine, walk.wanted, strict=True))
+    if not prunes and all(torch.equal(mine[read], wanted[read]) for mine, wanted in parts):
+        return
+    sums = _Sums(len(walk), matrix.columns)
+    for mine, wanted in parts:
+        values = {name: torch.fx.map_arg(value, mine.__getitem__) for name, value in given.items()}
+        sums.add(node, matrix, values, wanted[node])
+    if not prunes and sums.count < matrix.columns:
+        return
+    weight, bias = tensor_of(walk.student, matrix.attribute), given.get("bias")
+    before = matrix.rows(weight).double()
+    xx, yx = sums.xx / sums.count, sums.yx / sums.count
+    x, y = sums.x / sums.count, sums.y / sums.count
+    fits_bias = isinstance(bias, Node) and bias.op == "get_attr" and len(bias.users) == 1
+    if fits_bias:
+        xx, yx = xx - torch.outer(x, x), yx - torch.outer(y, x)
+    elif bias is not None:
+        yx = yx - torch.outer(walk.mine[0][bias].double(), x)
+    ridge = _RIDGE * xx.diagonal().mean().clamp(min=1e-12)
+    system = xx + ridge * torch.eye(len(xx), dtype=xx.dtype)
+    weights = torch.cholesky_solve((yx + ridge * before).T, torch.linalg.cholesky(system)).T
+    if keeps or prunes:
+        mask = before != 0 if keeps else None
+        weights = pruned(weights, xx, matrix.groups, damping=damping, mask=mask)
+    weight.copy_(matrix.weights(weights.to(weight.dtype)))
+    if fits_bias:
+        assert isinstance(bias, Node)
+        tensor_of(walk.student, str(bias.target)).copy_(y - weights @ x)

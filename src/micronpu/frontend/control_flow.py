@@ -1,8 +1,10 @@
-"""Unrolling of `while_loop`: its body is repeated as often as it runs.
+"""Control flow as operators that an NPU computes: branches of a `torch.cond`, steps of a `while_loop`, and regions.
 
-NPUs have no loops, and ExecuTorch's runtime has no `while_loop`.  The number of steps is known if the condition depends
-only on constants and on the loop's counters. If it also depends on data, `i < 8 and error > 0.1`, the number is a
-bound, and `where` keeps the values from the step at which the condition was first false.
+NPUs have neither branches nor loops. A branch that stays in the program consists of float operators on the core, and an
+NPU invocation for each branch would cost two invocations and their inputs and outputs, instead of one. ExecuTorch's
+runtime has no `while_loop`. The number of steps is known if the condition depends only on constants and on the loop's
+counters. If it also depends on data, `i < 8 and error > 0.1`, the number is a bound, and `where` keeps the values from
+the step at which the condition was first false.
 """
 
 from __future__ import annotations
@@ -13,14 +15,73 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import read
-from micronpu.frontend.program import calls_into, overload_name, value_of
+from micronpu.frontend.program import aten_overload, calls_into, is_getitem, only_checks, overload_name, value_of
+from micronpu.frontend.tensors import free_name, read, with_graph, with_own_graph
 from micronpu.ops import facts
 from micronpu.ops.calls import BOTH, CHOICE
 from micronpu.ops.truths import LOGIC
 from micronpu.upstream.torch import OpOverload
+
+_REGIONS = (
+    "tag_activation_checkpoint",
+    "wrap",
+    "wrap_activation_checkpoint",
+    "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+)
+
+
+def compute_both_branches(module: GraphModule) -> tuple[str, ...]:
+    """Inline the branches of every `cond` into the graph, in place.
+
+        cond(p, {relu(a(x))}, {tanh(b(x))}, x) -> y        where(p, relu(a(x)), tanh(b(x))) -> y
+
+    Exact for the result of the chosen branch: branches have no side effects, and the other result is discarded.
+
+    Returns:
+        Names of the `cond`s, in their order.
+    """
+    found = [n for n in module.graph.nodes if flow_name(n) == "cond" and _can_choose(module, n)]
+    for node in found:
+        predicate, true, false, operands = node.args
+        with module.graph.inserting_before(node):
+            made = (_listed(inlined(module, _branch(module, b), operands)) for b in (true, false))
+            chosen = [_chosen(module, predicate, a, b) for a, b in zip(*made, strict=True)]
+        _replace(node, chosen)
+    if found:
+        _clean(module)
+    return tuple(node.name for node in found)
+
+
+def _branch(module: GraphModule, node: Any) -> GraphModule:
+    branch = getattr(module, node.target)
+    assert isinstance(branch, GraphModule)
+    return branch
+
+
+def _can_choose(module: GraphModule, node: Node) -> bool:
+    """Return True if the predicate is a tensor, and both branches are plain graphs with tensors of the same shapes."""
+    predicate, *branches, _ = node.args
+    graphs = [_branch(module, b) for b in branches]
+    if not isinstance(predicate, Node) or not _is_plain(node, *graphs):
+        return False
+    results = []
+    for branch in graphs:
+        given = _given_back(branch)
+        if not all(isinstance(r, Node) and isinstance(value_of(r), torch.Tensor) for r in given):
+            return False
+        results.append([(value_of(r).shape, value_of(r).dtype) for r in given])
+    return results[0] == results[1]
+
+
+def _chosen(module: GraphModule, predicate: Node, true: Node, false: Node) -> Node:
+    if true is false:
+        return true
+    return called(module, CHOICE, (predicate, true, false), value_of(true))
+
 
 MOST_STEPS = 64
 """Maximum number of steps of an unrolled loop."""
@@ -28,6 +89,40 @@ _MOST_ELEMENTS = 4096
 """Maximum number of elements of a constant that is evaluated."""
 _UNKNOWN = object()
 _Values: TypeAlias = dict[Node, Any]
+
+
+def without_regions(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with its regions inlined, nested ones too; the same object if it has none.
+
+    wrap_with_autocast("cpu", bfloat16, True, True, {relu(conv(x))}, x)  ->  relu(conv(x))
+
+    A compiled program computes no gradients, and ignores autocast: it computes in float32 and integers. So a region is
+    equivalent to its operators.
+    """
+    if not any(map(_is_region, program.graph.nodes)):
+        return program
+    module = with_own_graph(program.graph_module)
+    for node in [n for n in module.graph.nodes if _is_region(n)]:
+        body, operands = _parts(module, node)
+        with module.graph.inserting_before(node):
+            results = inlined(module, body, operands)
+        _replace(node, results)
+    for node in [n for n in module.graph.nodes if (overload := aten_overload(n)) and only_checks(overload)]:
+        module.graph.erase_node(node)  # such as a check of the dtype under autocast
+    _clean(module)
+    return with_graph(program, module)
+
+
+def _is_region(node: Node) -> bool:
+    return flow_name(node) in _REGIONS and any(isinstance(a, Node) and a.op == "get_attr" for a in node.args)
+
+
+def _parts(module: GraphModule, node: Node) -> tuple[GraphModule, Sequence[Any]]:
+    """Return the graph of a region and its operands, which follow it in the arguments."""
+    at = next(i for i, a in enumerate(node.args) if isinstance(a, Node) and a.op == "get_attr")
+    body = module.get_submodule(str(node.args[at].target))  # type: ignore[union-attr]
+    assert isinstance(body, GraphModule)
+    return body, node.args[at + 1 :]
 
 
 def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tuple[str, int, bool], ...]:
@@ -50,10 +145,7 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
             loop.write(steps, ends_early)
             written.append((node.name, steps, ends_early))
     if written:
-        module.graph.eliminate_dead_code()
-        module.delete_all_unused_submodules()
-        module.graph.lint()
-        module.recompile()
+        _clean(module)
     return tuple(written)
 
 
@@ -78,13 +170,8 @@ class _Loop:
     @property
     def is_plain(self) -> bool:
         """True if it carries tensors, and its graphs are plain operators without control flow or attributes."""
-        users = self._node.users
-        if not all(isinstance(v, Node) and isinstance(value_of(v), torch.Tensor) for v in self._carried):
-            return False
-        nodes = [n for graph in (self._condition, self._body) for n in graph.graph.nodes]
-        return all(u.target is operator.getitem for u in users) and not any(
-            n.op in ("call_module", "get_attr") or flow_name(n) for n in nodes
-        )
+        are_tensors = all(isinstance(v, Node) and isinstance(value_of(v), torch.Tensor) for v in self._carried)
+        return are_tensors and _is_plain(self._node, self._condition, self._body)
 
     def steps(self) -> tuple[int, bool] | None:
         """Return the maximum number of steps, and whether data may end it earlier; None if it is unbounded."""
@@ -118,11 +205,7 @@ class _Loop:
                     results = made
                 # Known values keep counting after the end: they are not read there, and remain constants.
                 state = [new if counts else kept for new, kept, counts in zip(made, results, self._counts, strict=True)]
-        for reader in list(node.users):
-            chosen = results[reader.args[1]]  # type: ignore[index]
-            reader.replace_all_uses_with(chosen)
-            module.graph.erase_node(reader)
-        module.graph.erase_node(node)
+        _replace(node, results)
 
     def _kept(self, active: Node, new: Any, old: Any) -> Any:
         """Return the carried value: the new one while the loop runs, or else the old one."""
@@ -131,19 +214,58 @@ class _Loop:
         return called(self._module, CHOICE, (active, new, old), value_of(new))
 
     def _inlined(self, graph: GraphModule, state: Sequence[Any]) -> list[Any]:
-        return inlined(self._module, graph, [*state, *self._given])
+        return _listed(inlined(self._module, graph, [*state, *self._given]))
 
 
-def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) -> list[Any]:
-    """Copy the operators of a branch or a step into the graph of the module, and return its results."""
+def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) -> Any:
+    """Copy the operators of a branch, a step or a region into the graph of the module; return what it returns."""
     copies: dict[Node, Any] = {}
     waiting = iter(operands)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             copies[node] = next(waiting)
+        elif _is_region(node):
+            body, given = _parts(graph, node)
+            copies[node] = inlined(module, body, torch.fx.node.map_arg(tuple(given), copies.__getitem__))
+        elif is_getitem(node) and isinstance(copies[node.args[0]], (tuple, list)):
+            copies[node] = copies[node.args[0]][node.args[1]]
+        elif node.op == "get_attr":
+            if not all(map(_is_region, node.users)):  # the graphs of a torch.cond, or a constant
+                name = free_name(module, "of_region")
+                setattr(module, name, read(graph, node))
+                copies[node] = module.graph.get_attr(name)
+                copies[node].meta.update(node.meta)
         elif node.op != "output":
             copies[node] = module.graph.node_copy(node, copies.__getitem__)
-    return [copies[r] if isinstance(r, Node) else r for r in given_back(graph)]
+    return torch.fx.node.map_arg(graph.graph.output_node().args[0], copies.__getitem__)
+
+
+def _replace(node: Node, results: Any) -> None:
+    """Replace an operator of control flow by its result, or what reads its results by these, and erase it."""
+    readers = list(node.users)
+    if isinstance(results, Node):
+        node.replace_all_uses_with(results)
+    else:
+        for reader in readers:
+            reader.replace_all_uses_with(results[reader.args[1]])
+            node.graph.erase_node(reader)
+    node.graph.erase_node(node)
+
+
+def _clean(module: GraphModule) -> None:
+    """Remove what nothing reads after operators of control flow were replaced."""
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.graph.lint()
+    module.recompile()
+
+
+def _is_plain(node: Node, *graphs: GraphModule) -> bool:
+    """Return True if results are read one by one, and graphs have neither control flow nor attributes."""
+    nodes = [n for graph in graphs for n in graph.graph.nodes]
+    return all(u.target is operator.getitem for u in node.users) and not any(
+        n.op in ("call_module", "get_attr") or flow_name(n) for n in nodes
+    )
 
 
 def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value: Any) -> Node:
@@ -155,10 +277,13 @@ def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value
     return made
 
 
-def given_back(graph: GraphModule) -> list[Any]:
+def _given_back(graph: GraphModule) -> list[Any]:
     """Return the results of a graph."""
-    (given,) = graph.graph.output_node().args
-    return list(given) if isinstance(given, (tuple, list)) else [given]
+    return _listed(graph.graph.output_node().args[0])
+
+
+def _listed(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
 def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
@@ -170,7 +295,7 @@ def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
             values[node] = next(waiting)
         elif node.op == "call_function":
             values[node] = _computed(node, values)
-    return [values[r] if isinstance(r, Node) else r for r in given_back(graph)]
+    return [values[r] if isinstance(r, Node) else r for r in _given_back(graph)]
 
 
 def _computed(node: Node, values: _Values) -> Any:

@@ -1,26 +1,219 @@
-"""Programs with states: buffers that a model writes.
+"""Tensors of a program: its constants, its states, and copies of programs that share or replace them.
 
-Every stage between export and the end takes an operator as a function of its operands. So a state is an additional
-input and output of the program during compilation; at the end it becomes a buffer in the program's memory again.
+What a ``get_attr`` node reads is a parameter, a constant, or a state: a buffer that the model writes. Every stage
+between export and the end takes an operator as a function of its operands. So a state is an additional input and output
+of the program during compilation; at the end it becomes a buffer in the program's memory again.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from micronpu.frontend.copies import with_own_graph
+from micronpu.base.errors import InternalError
+from micronpu.base.quiet import quiet
+from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE
 from micronpu.upstream.torch import codegen_of
+
+Value = TypeVar("Value")
+
+
+def copied(value: Value) -> Value:
+    """Return a deep copy of a module, or of what contains modules; a tensor with a history of gradients is detached.
+
+    torch copies no such tensor: states of a module that was called with gradients, weights that a hook computes.
+    """
+    memo: dict[int, Any] = {}
+    known, waiting = set[int](), [value]
+    with quiet():  # torch warns about its own copying
+        while waiting:
+            part: Any = waiting.pop()
+            if id(part) in known or isinstance(part, type | ModuleType | Graph | Node):
+                continue
+            known.add(id(part))
+            if isinstance(part, torch.Tensor):
+                if not part.is_leaf:
+                    memo[id(part)] = copy.deepcopy(part.detach(), memo)
+            elif isinstance(part, list | tuple | set | frozenset):
+                waiting.extend(part)
+            else:
+                waiting.extend(part.values() if isinstance(part, Mapping) else getattr(part, "__dict__", {}).values())
+        return copy.deepcopy(value, memo)
+
+
+def with_own_graph(module: GraphModule) -> GraphModule:
+    """Return a copy of a module that shares its tensors."""
+    with quiet():  # torch warns about its own copying
+        made = GraphModule(module, copy.deepcopy(module.graph))
+    made.meta.update(module.meta)
+    return made
+
+
+def with_graph(
+    program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None, **changes: Any
+) -> ExportedProgram:
+    """Return `remade` with another graph, which it takes, whose nodes may have other names.
+
+    Args:
+        kept: indices of the outputs that the graph still has; all by default.
+    """
+    signature = program.graph_signature
+    inputs, names, outputs = [], {}, []
+    for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):
+        inputs.append(replace(given, arg=replace(given.arg, name=node.name)))
+        names[given.arg.name] = node.name
+    every = signature.output_specs if kept is None else [signature.output_specs[place] for place in kept]
+    for own, result in zip(every, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
+        if isinstance(result, Node):
+            own = replace(own, arg=replace(own.arg, name=result.name))
+        if own.kind is OutputKind.USER_INPUT_MUTATION and own.target is not None:
+            own = replace(own, target=names[own.target])
+        outputs.append(own)
+    return remade(program, module, ExportGraphSignature(inputs, outputs), **changes)
+
+
+def remade(
+    program: ExportedProgram,
+    module: GraphModule,
+    signature: ExportGraphSignature,
+    renamed: Callable[[dict[str, Any]], dict[str, Any]] = lambda parts: parts,
+    examples: Callable[[Any], Any] = lambda examples: examples,
+) -> ExportedProgram:
+    """Return a program with another graph; functions change its parameters, buffers and constants, and its examples."""
+    return ExportedProgram(
+        module,
+        module.graph,
+        signature,
+        renamed(program.state_dict),
+        program.range_constraints,
+        program.module_call_graph,
+        examples(program.example_inputs),
+        renamed(program.constants),
+        verifiers=program.verifiers,
+    )
+
+
+# Key of a module's meta: number of added constants, by prefix.
+_COUNT = "micronpu_constants"
+
+
+def free_name(model: GraphModule, prefix: str) -> str:
+    """Return a name such as ``prefix_0`` that no attribute of a module has."""
+    # Counting avoids trying all numbers from 0, which would take quadratic time.
+    count: dict[str, int] = model.meta.setdefault(_COUNT, {})
+    number = count.get(prefix, 0)
+    while hasattr(model, f"{prefix}_{number}"):
+        number += 1
+    count[prefix] = number + 1
+    return f"{prefix}_{number}"
+
+
+def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
+    """Add a buffer, read before the node ``before``. Existing buffers are not reused: they may have other readers."""
+    name = free_name(model, prefix)
+    model.register_buffer(name, value)
+    with model.graph.inserting_before(before):
+        node = model.graph.get_attr(name)
+    near = (before, *before.all_input_nodes) if "val" in before.meta else model.graph.nodes
+    fake = next((n.meta["val"] for n in near if isinstance(n.meta.get("val"), torch.Tensor)), None)
+    mode = getattr(fake, "fake_mode", None)
+    node.meta["val"] = mode.from_tensor(value, static_shapes=True) if mode is not None else value
+    return node
+
+
+def read(model: nn.Module, node: Node) -> Any:
+    """Return what a ``get_attr`` node reads: a parameter, a buffer or a submodule."""
+    return operator.attrgetter(str(node.target))(model)
+
+
+def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
+    """Return the tensor that a ``get_attr`` node reads; None for other operands."""
+    value = read(model, node) if isinstance(node, Node) and node.op == "get_attr" else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def number(model: GraphModule, operand: Any) -> float | None:
+    """Return the finite number that an operand is, or the constant of one element; None for others."""
+    if isinstance(operand, (int, float)):
+        return float(operand)
+    known = attribute(model, operand) if isinstance(operand, Node) else None
+    alone = isinstance(known, torch.Tensor) and known.numel() == 1 and math.isfinite(float(known))
+    return float(known) if alone and known is not None else None
+
+
+def is_constant(node: Any) -> bool:
+    """True if a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
+    if not isinstance(node, Node):
+        return False
+    waiting, seen = [node], {node}
+    while waiting:  # no recursion: a chain of operators may be thousands long
+        source = waiting.pop()
+        if source.op == "get_attr":
+            continue
+        if source.op != "call_function" or not source.all_input_nodes:
+            return False
+        waiting += [n for n in source.all_input_nodes if n not in seen]
+        seen.update(source.all_input_nodes)
+    return True
+
+
+def constant_nodes(model: GraphModule) -> set[Node]:
+    """Return all nodes for which `is_constant` holds, found in one walk."""
+    found: set[Node] = set()
+    for node in model.graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "get_attr" or (node.op == "call_function" and sources and found.issuperset(sources)):
+            found.add(node)
+    return found
+
+
+@torch.no_grad()
+def evaluate(model: GraphModule, value: Any) -> Any:
+    """Return the value of an argument that depends on constants alone."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([evaluate(model, inner) for inner in value])
+    if not isinstance(value, Node):
+        return value
+    if value.op == "get_attr":
+        found = read(model, value)
+        return found.detach() if isinstance(found, torch.Tensor) else found
+    if value.op != "call_function" or not callable(value.target):
+        raise InternalError(f"`{value.name}` is no constant.")
+    arguments = [evaluate(model, a) for a in value.args]
+    return value.target(*arguments, **{key: evaluate(model, a) for key, a in value.kwargs.items()})
+
+
+def is_trained(model: GraphModule, node: Any) -> bool:
+    """True if a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
+    value = attribute(model, node)
+    return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(IN_TRAINING.of(model))
+
+
+def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
+    """Replace a constant by a new tensor, which is a parameter if the constant was one."""
+    path, _, name = str(node.target).rpartition(".")
+    owner = model.get_submodule(path)
+    if isinstance(getattr(owner, name), nn.Parameter):
+        setattr(owner, name, nn.Parameter(value, getattr(owner, name).requires_grad))
+    else:
+        setattr(owner, name, value)
+
 
 KEY = "micronpu_states"
 """Key of a module's meta: its states, while they are inputs and outputs."""
@@ -222,9 +415,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
 def held(module: GraphModule) -> GraphModule:
     """Return a copy of a module with lifted states in which they are buffers; the same object if it has none."""
     states = states_of(module)
-    if not states:
-        return module
-    return hold(with_own_graph(module), states)
+    return hold(with_own_graph(module), states) if states else module
 
 
 def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
