@@ -17,6 +17,20 @@ from tests.layers import LAYERS, PAGE, SOURCE, nodes, page_with_table, tree
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
 
+GRAPHS = {
+    "frontend": "the exported program",
+    "quantize": "rewrites, observers, and the quantized program",
+    "partition": "the core's part of a program",
+    "transforms": "models before they are compiled",
+    "targets/cortexm/emit.py": "the kernels of a core as calls of operators, for `partition`",
+    "verify/static_checks.py": "one operator as a program, to learn which kernels it needs",
+    "upstream/torch.py": "probes",
+}
+"""Packages and modules that make graphs of torch (docs/adr/0024), with what is in them."""
+
+WITH_TORCH_FX = 82
+"""Files that import torch.fx, most of them for a type; it only ever becomes smaller."""
+
 ON_CALL = {"compiler.program": ("board", "deploy")}
 """Packages whose functions are methods of a program, and are imported when one is called."""
 
@@ -58,6 +72,38 @@ def upward() -> list[str]:
             if (there > here or (there == here and not same_package)) and not is_known:
                 wrong.append(f"{module}:{line} imports {name}")
     return wrong
+
+
+def names_of_torch_fx(path: Path) -> dict[str, str]:
+    """What a file imports from torch.fx: its name there by the name here."""
+    found = {}
+    for node in nodes(path):
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        if module.startswith("torch.fx"):
+            found |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif module == "torch":
+            found |= {alias.asname or alias.name: "fx" for alias in node.names if alias.name == "fx"}
+    return found
+
+
+def made_graphs(path: Path) -> set[str]:
+    """The calls in a file that make a graph of torch, or a module for one."""
+    known, calls = names_of_torch_fx(path), [n.func for n in nodes(path) if isinstance(n, ast.Call)]
+    names = {ast.unparse(f) for f in calls if isinstance(f, ast.Name) and known.get(f.id) in ("Graph", "GraphModule")}
+    through = [f for f in calls if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name)]
+    return names | {
+        ast.unparse(f) for f in through if known.get(f.value.id) == "fx" and f.attr in ("Graph", "GraphModule")
+    }
+
+
+def test_graphs_of_torch_are_made_in_few_places() -> None:
+    makers = {str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if made_graphs(p)}
+    found = {next((g for g in GRAPHS if maker == g or maker.startswith(f"{g}/")), maker) for maker in makers}
+    assert found == GRAPHS.keys()
+
+
+def test_few_files_import_torch_fx() -> None:
+    assert sum(bool(names_of_torch_fx(path)) for path in SOURCE.rglob("*.py")) <= WITH_TORCH_FX
 
 
 def test_every_module_is_in_a_package() -> None:
