@@ -51,18 +51,15 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         elif tensor.is_complex():
             what, hint = "complex", "its real and imaginary part as two inputs"
         elif tensor.device.type != "cpu":
-            what, hint = (
-                f"on the device {tensor.device}",
-                "model.cpu() and tensor.cpu(); a program is compiled on the CPU",
-            )
+            what = f"on the device {tensor.device}"
+            hint = "model.cpu() and tensor.cpu(); a program is compiled on the CPU"
         if what:
             raise ModelError(f"Example input {position} is {what}, which no program takes.", hint=hint)
     return tuple(in_order(t) for t in examples)
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with the strides of a contiguous one, if it is contiguous; other orders, as channels last,
-    stay.
+    """Return the tensor with the strides of a contiguous one, if it is contiguous; orders such as channels last stay.
 
     A tensor of shape [1, 8, 1, 1] has the same bytes in both orders, but ExecuTorch reads the order of the axes from
     the strides, and a delegate on the board refuses any order but the one in its payload.

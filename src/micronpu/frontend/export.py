@@ -6,13 +6,14 @@ import contextlib
 import copy
 import inspect
 import logging
+import re
 import sysconfig
 import textwrap
 import traceback
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from micronpu.frontend.checks import (
     check_tensors,
     check_weights,
 )
+from micronpu.frontend.tensors import copied, path_to, reached
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_map
+from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leaves, tree_map
 
 
 def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
@@ -72,8 +74,7 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
 
 def input_names(model: Any) -> tuple[str, ...]:
     """Return the names of the inputs of a module that `called_by_name` made; () for another model."""
-    names: tuple[str, ...] = getattr(getattr(type(model), "forward", None), "input_names", ())
-    return names
+    return getattr(getattr(type(model), "forward", None), "input_names", ())
 
 
 def results_by_name(results: Any) -> Any:
@@ -126,69 +127,52 @@ _OTHERS = tuple(f"{home.resolve()}/" for home in (Path(torch.__file__).parent, P
 _STANDARD = f"{Path(sysconfig.get_path('stdlib')).resolve()}/"
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Facts about an exception.
-
-    Attributes:
-        kind: name of its class.
-        text: its message.
-        packed: True if a function in its traceback had a packed sequence.
-    """
-
-    kind: str
-    text: str
-    packed: bool
-
-
 _MOST_OF_TORCH = 160
 """Maximum number of characters of torch's own message that are quoted with the construct."""
-_DEPENDS_ON_VALUES = "GuardOnDataDependentSymNode"
-_KNOWN: tuple[tuple[Callable[[_Failure], bool], str, str], ...] = (
+_AS_BUFFER = "self.register_buffer(...) with it in the module that owns it, which makes it a state of the program"
+_KNOWN = (
     (
-        lambda f: f.kind == _DEPENDS_ON_VALUES and "Eq(u" in f.text,
+        r"^GuardOnDataDependentSymNode: .*Eq\(u",
         "Python branches on the value of a tensor",
         "torch.where, which computes both sides, or torch.cond",
     ),
     (
-        lambda f: f.kind == _DEPENDS_ON_VALUES,
+        "^GuardOnDataDependentSymNode: ",
         "a number is taken out of a tensor",
         "the tensor itself instead of `.item()`, `float()` or `int()`; sizes that depend on values cannot be compiled",
     ),
     (
-        lambda f: f.packed,
+        f"{PackedSequence.__name__}$",
         "packed sequences cannot be exported",
         "run the layer over all steps, and pick the last one of each sequence by an index or a mask",
     ),
     (
-        lambda f: ".numpy() is not supported" in f.text,
+        r"\.numpy\(\) is not supported",
         "NumPy computes with a tensor of the model",
         "the function of torch that computes the same",
     ),
     (
-        lambda f: "which is not a known type" in f.text,
+        "which is not a known type",
         "the model returns an object that torch does not know",
         "return tensors, or a tuple, list or dictionary of tensors",
     ),
     (
-        lambda f: "is not linked with support for" in f.text,
+        "is not linked with support for",
         "a tensor is moved to a device that this machine does not have",
         "x.to(other.device), or no device at all",
     ),
     (
-        lambda f: "does not require grad" in f.text,
+        "does not require grad",
         "forward computes a gradient, and programs have none",
         "the derivative written as operators",
     ),
     (
-        lambda f: "Cannot access data pointer" in f.text,
+        "Cannot access data pointer",
         "a tensor is copied by Python, or given to a kernel that torch does not know",
         "x.clone() instead of copy.deepcopy(x); torch.library.custom_op for a kernel",
     ),
     (
-        lambda f: any(
-            words in f.text for words in ("required argument", "required positional", "positional arguments")
-        ),
+        "required argument|required positional|positional arguments",
         "forward takes another number of inputs",
         "one example input for each argument of forward that has no default",
     ),
@@ -211,11 +195,11 @@ def explain(error: BaseException) -> tuple[str, str]:
     what = lines[0].rstrip(".") if lines else type(error).__name__
     hint = "check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more"
     packed = any(isinstance(value, PackedSequence) for frame, _ in frames for value in frame.f_locals.values())
-    failure = _Failure(type(error).__name__, str(error), packed)
-    for matches, construct, advice in _KNOWN:
-        if matches(failure):
+    failure = f"{type(error).__name__}: {error}{PackedSequence.__name__ * packed}"
+    for pattern, construct, advice in _KNOWN:
+        if re.search(pattern, failure, re.DOTALL):
             said = textwrap.shorten(what, _MOST_OF_TORCH, placeholder=" ...")
-            what, hint = construct if failure.kind == _DEPENDS_ON_VALUES else f"{construct} ({said})", advice
+            what, hint = construct if pattern.startswith("^Guard") else f"{construct} ({said})", advice
             break
     own = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_of_user(frame.f_code.co_filename)]
     return f"{what}{f', at {own[-1]}' if own else ''}", hint
@@ -259,13 +243,24 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             # A torch function mode slows down all accesses to tensor attributes, by a tenth of the export time.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
             recurrences = _RecurrencesByShape()
-            with as_exported(model) as lost, recurrences if recurrent else contextlib.nullcontext():
+            with as_exported(model) as changed, recurrences if recurrent else contextlib.nullcontext():
                 program = _traced(model, examples)
                 recurrences.restore(program)
+            if changed and not _is_repeatable(model, examples):
+                raise ModelError(
+                    f"The model keeps `{changed[0]}` from one call to the next, which is no buffer, so that every call "
+                    "of a program would see its first value again.",
+                    hint=_AS_BUFFER,
+                )
             if _written_constants(program) and _has_buffers_elsewhere(program, model):
                 # Forward reaches buffers by other paths than their names: only dynamo recognizes them as the same.
                 program = torch.export.export(model, examples, strict=True)
-            _check_attributes(program, lost)
+            for name in sorted({*_written_constants(program).values()}):
+                raise ModelError(
+                    f"The model writes into the tensor `{name}`, which is no buffer: nothing keeps it for the next "
+                    "call.",
+                    hint=_AS_BUFFER,
+                )
             return program
         except (MicroNpuError, KeyboardInterrupt):
             raise
@@ -311,35 +306,28 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
 
 @contextmanager
-def as_exported(model: nn.Module) -> Iterator[set[str]]:
+def as_exported(model: nn.Module) -> Iterator[list[str]]:
     """Hook a model for torch.export: results by name become dictionaries, and assignments of forward to a buffer become
     writes at the end of forward.
 
         self.h = new                h = new; buffer_of_h.copy_(h)
 
     torch.export keeps such an assignment only in the outermost module, and refuses dataclasses that are not registered.
+    Whatever else forward changes in Python is undone behind it: it may hold tensors without values.
 
     Yields:
-        Paths of tensors that forward replaces and that are no buffers.
+        Paths of what forward has changed in Python.
     """
-    before: list[tuple[str, nn.Module, str, Any]] = []
-    lost: set[str] = set()
+    before: list[tuple[nn.Module, str, Any]] = []
+    attributes: list[tuple[str, Any, Any]] = []
+    changed: list[str] = []
 
     def note(module: nn.Module, args: Any) -> None:
-        before[:] = [
-            (path, owner, name, value)
-            for path, owner in model.named_modules()
-            for name, value in (*buffers_of(owner).items(), *vars(owner).items())
-            if isinstance(value, torch.Tensor)
-        ]
+        before[:] = [(of, n, v) for of in model.modules() for n, v in buffers_of(of).items() if v is not None]
+        attributes[:] = () if torch.compiler.is_dynamo_compiling() else _attributes_of(model)
 
     def write(module: nn.Module, args: Any, result: Any) -> Any:
-        new: list[tuple[nn.Module, str, Any, Any]] = []
-        for path, owner, name, value in before:
-            if (now := buffers_of(owner).get(name)) is not None:
-                new += [(owner, name, value, now)] if now is not value else []
-            elif vars(owner).get(name) is not value:
-                lost.add(f"{path}.{name}".lstrip("."))
+        new = [(*of, now) for of in before if (now := buffers_of(of[0]).get(of[1])) is not None and now is not of[2]]
         old = [value for _, _, value, _ in new]
         made = [_apart(now, [*old, *args]) for *_, now in new]
         result = tree_map(lambda own: _apart(own, old), results_by_name(result))
@@ -348,14 +336,49 @@ def as_exported(model: nn.Module) -> Iterator[set[str]]:
         for (owner, name, value, _), own in zip(new, made, strict=True):
             buffers_of(owner)[name] = value
             value.copy_(own)
+        changed.extend(_undone(attributes))
         return result
 
     hooks = (model.register_forward_pre_hook(note), model.register_forward_hook(write))
     try:
-        yield lost
+        yield changed
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _attributes_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
+    """Return the lists, dictionaries and attributes of objects that a model holds, each with its path and a copy."""
+    parts = [(path, part) for path, part in reached(list(model.named_modules())) if not isinstance(part, torch.Tensor)]
+    every = [(path, part if isinstance(part, (list, dict)) else getattr(part, "__dict__", {})) for path, part in parts]
+    return [(path, held, held.copy()) for path, held in every]
+
+
+def _undone(attributes: Sequence[tuple[str, Any, Any]]) -> list[str]:
+    """Restore attributes as they were, in place; return the paths of those that differed."""
+    changed = []
+    for path, held, kept in attributes:
+        now, then = (dict(enumerate(of)) if isinstance(of, list) else of for of in (held, kept))
+        if differ := [key for key in {**then, **now} if now.get(key, held) is not then.get(key, kept)]:
+            changed += [path_to(path, key) for key in differ]
+            held.clear()
+            held.extend(kept) if isinstance(held, list) else held.update(kept)
+    return changed
+
+
+def _is_repeatable(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
+    """Return True if a second call of a model whose buffers are as before the first one has the same results."""
+    results, own = [], copied(model)
+    for _ in range(2):
+        for part, source in zip(own.modules(), model.modules(), strict=True):
+            buffers_of(part).update(copied(buffers_of(source)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            # Examples are often zeros, which leave a state as it was.
+            given = [x + torch.rand_like(x) if x.is_floating_point() else x.clone() for x in examples]
+            leaves = tree_leaves(results_by_name(own(*given)))
+        results.append([leaf.double() for leaf in leaves if isinstance(leaf, torch.Tensor)])
+    return all(y.shape == x.shape and torch.allclose(y, x, equal_nan=True) for y, x in zip(*results, strict=True))
 
 
 def _apart(made: Any, others: Sequence[torch.Tensor]) -> Any:
@@ -433,22 +456,6 @@ class _RecurrencesByShape(TorchFunctionMode):
                     node.target = names[node.target]
                 if found:
                     module.recompile()
-
-
-def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
-    """Raise `ModelError` if a program reads a tensor that the model replaces, which torch.export has not traced."""
-    names = program.graph_signature.inputs_to_lifted_tensor_constants.values()
-    for name in sorted({*_written_constants(program).values()}):
-        raise ModelError(
-            f"The model writes into the tensor `{name}`, which is no buffer: nothing keeps it for the next call.",
-            hint="self.register_buffer(...) with it in the module that owns it, which makes it a state of the program",
-        )
-    for name in sorted(set(names) & set(lost)):
-        raise ModelError(
-            f"The model replaces the tensor `{name}` while it runs, which is no buffer, so that the next call would "
-            "see its first value again.",
-            hint=f"self.register_buffer({name.rpartition('.')[2]!r}, ...), which makes it a state of the program",
-        )
 
 
 def _written_constants(program: ExportedProgram) -> dict[str, str]:

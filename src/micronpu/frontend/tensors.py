@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import ModuleType
@@ -40,21 +40,35 @@ def copied(value: Value) -> Value:
     torch copies no such tensor: states of a module that was called with gradients, weights that a hook computes.
     """
     memo: dict[int, Any] = {}
-    known, waiting = set[int](), [value]
     with quiet():  # torch warns about its own copying
-        while waiting:
-            part: Any = waiting.pop()
-            if id(part) in known or isinstance(part, type | ModuleType | Graph | Node):
-                continue
-            known.add(id(part))
-            if isinstance(part, torch.Tensor):
-                if not part.is_leaf:
-                    memo[id(part)] = copy.deepcopy(part.detach(), memo)
-            elif isinstance(part, list | tuple | set | frozenset):
-                waiting.extend(part)
-            else:
-                waiting.extend(part.values() if isinstance(part, Mapping) else getattr(part, "__dict__", {}).values())
+        for _, part in reached([("", value)]):
+            if isinstance(part, torch.Tensor) and not part.is_leaf:
+                memo[id(part)] = copy.deepcopy(part.detach(), memo)
         return copy.deepcopy(value, memo)
+
+
+def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield values with their paths, then what lists, dictionaries and objects among them hold, each value once."""
+    known = set[int]()
+    for path, part in waiting:
+        if id(part) in known or isinstance(part, type | ModuleType | Graph | Node):
+            continue
+        known.add(id(part))
+        yield path, part
+        held = dict(enumerate(part)) if isinstance(part, list | tuple | set | frozenset) else part
+        held = (
+            held
+            if isinstance(held, Mapping)
+            else {}
+            if isinstance(part, torch.Tensor)
+            else getattr(part, "__dict__", {})
+        )
+        waiting += [(path_to(path, key), value) for key, value in held.items()]
+
+
+def path_to(path: str, key: Any) -> str:
+    """Return the path of an item or attribute, such as ``cache.keys[0]``."""
+    return f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
 
 
 def with_own_graph(module: GraphModule) -> GraphModule:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
+import types
 from typing import Any
 
 import numpy as np
@@ -272,8 +274,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         lambda: Small(lambda self, x: self.inner(x) * 2, inner=Attribute()),
         {},
         (
-            "The model replaces the tensor `inner.kept` while it runs, which is no buffer",
-            "Try: self.register_buffer('ke",
+            "The model keeps `inner.kept` from one call to the next, which is no buffer",
+            "Try: self.register_buffer(...) with",
         ),
     ),
     "off the grid": (
@@ -465,3 +467,99 @@ def test_states_of_a_copy_for_any_batch(inside: bool, path: str) -> None:
     model = Small(lambda m, x: m.part(x), part=model) if inside else model
     made = exported_for_any_batch(model, (torch.randn(1, 4),))
     assert [state.name for state in states_of(made).values] == [path]
+
+
+class InPython(nn.Module):
+    """Keeps something in Python, and may read it in the next call."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.layer = linear()
+        self.items: list[Any] = [torch.zeros(1, 8)]
+        self.named = {"h": torch.zeros(1, 8)}
+        self.inner = types.SimpleNamespace(h=torch.zeros(1, 8))
+        self.later: Any = None
+        self.calls = 0
+        self.function = forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, self.layer(x))
+
+
+def _item(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.items[0] = m.items[0] * 0.5 + x
+    return m.items[0] * 2
+
+
+def _appended(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.items.append(x)
+    return torch.stack(m.items).sum(0)
+
+
+def _named(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.named["h"] = m.named["h"] * 0.5 + x
+    return m.named["h"] * 2
+
+
+def _object(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.inner.h = m.inner.h * 0.5 + x
+    return m.inner.h * 2
+
+
+def _later(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.later = x if m.later is None else m.later * 0.5 + x
+    return m.later * 2
+
+
+def _counted(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.calls += 1
+    return x * m.calls
+
+
+def _lazy(m: Any, x: torch.Tensor) -> torch.Tensor:
+    if m.later is None:
+        m.later = torch.arange(8.0).cos()
+    return x * m.later
+
+
+def _logged(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.calls, m.later, m.named["last"] = m.calls + 1, x, x
+    m.items.append(x.shape)
+    return x.relu()
+
+
+def _called(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.named["h"] = x  # of a call with gradients, which torch does not copy
+    return x.relu()
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outermost", "inside"])
+@pytest.mark.parametrize(
+    ("forward", "name"),
+    [
+        (_item, "items[0]"),
+        (_appended, "items[1]"),
+        (_named, "named.h"),
+        (_object, "inner.h"),
+        (_later, "later"),
+        (_counted, "calls"),
+        (_lazy, ""),
+        (_logged, ""),
+        (_called, ""),
+    ],
+)
+def test_what_python_keeps_is_refused_if_the_next_call_reads_it(forward: Any, name: str, inside: bool) -> None:
+    """A program would see its first value in every call; the model has no tensors without values afterwards."""
+    kept = InPython(forward)
+    model = Small(lambda m, x: m.part(x), part=kept) if inside else kept
+    if forward is _called:
+        model(torch.ones(1, 8))
+    attributes = (list(kept.items), dict(kept.named), kept.inner.h, kept.later, kept.calls)
+    data = [torch.randn(1, 8, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    if name:
+        with pytest.raises(micronpu.ModelError, match=re.escape(f"keeps `{'part.' * inside}{name}` from one call")):
+            micronpu.check(model.eval(), (data[0],), "ethos-u55-128", calibration=data)
+    else:
+        micronpu.check(model.eval(), (data[0],), "ethos-u55-128", calibration=data)
+    found = (kept.items, kept.named, kept.inner.h, kept.later, kept.calls)
+    assert str(found) == str(attributes)

@@ -17,8 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from micronpu.base.errors import ModelError, UnsupportedError
-from micronpu.frontend.model_files.network import Network, Rounding, Shapes
-from micronpu.frontend.model_files.onnx_builder import DAMAGED, OnnxBuilder, OnnxNode
+from micronpu.frontend.model_files.network import DAMAGED, Network, OnnxBuilder, OnnxNode, Rounding, Shapes
 from micronpu.frontend.model_files.onnx_operators import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.onnx_operators import lowering
 

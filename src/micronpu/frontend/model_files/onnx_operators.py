@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from micronpu.frontend.model_files.network import Function
-from micronpu.frontend.model_files.onnx_builder import OnnxNode
+from micronpu.frontend.model_files.network import Function, OnnxNode
 
 Lowering = Callable[[OnnxNode], None]
 LOWERINGS: dict[str, Lowering] = {}
