@@ -33,7 +33,7 @@ LINES = {
     "partition": 3_779,
     "passes": 1_623,
     "program": 2_614,
-    "quantize": 10_343,
+    "quantize": 10_323,
     "recipes": 935,
     "report": 5_229,
     "runtime": 2_014,

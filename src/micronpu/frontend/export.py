@@ -118,9 +118,8 @@ def rows_in_order(data: Any, names: Iterable[str]) -> Any:
             )
         return tuple(value[name] for name in names)
 
-    if data is None or isinstance(data, Mapping) or not isinstance(data, Iterable) or hasattr(data, "dtype"):
-        return row(data)
-    return row(data) if isinstance(data, (list, tuple)) else (row(one) for one in data)
+    whole = isinstance(data, (Mapping, list, tuple)) or not isinstance(data, Iterable) or hasattr(data, "dtype")
+    return row(data) if whole else (row(one) for one in data)
 
 
 _OTHERS = tuple(f"{home.resolve()}/" for home in (Path(torch.__file__).parent, Path(__file__).parents[1]))
@@ -327,7 +326,8 @@ def as_exported(model: nn.Module) -> Iterator[list[str]]:
         attributes[:] = () if torch.compiler.is_dynamo_compiling() else _attributes_of(model)
 
     def write(module: nn.Module, args: Any, result: Any) -> Any:
-        new = [(*of, now) for of in before if (now := buffers_of(of[0]).get(of[1])) is not None and now is not of[2]]
+        every = [(*of, buffers_of(of[0]).get(of[1])) for of in before]
+        new = [of for of in every if of[3] is not None and of[3] is not of[2]]
         old = [value for _, _, value, _ in new]
         made = [_apart(now, [*old, *args]) for *_, now in new]
         result = tree_map(lambda own: _apart(own, old), results_by_name(result))
@@ -348,8 +348,8 @@ def as_exported(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _attributes_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
-    """Return the lists, dictionaries and attributes of objects that a model holds, each with its path and a copy."""
-    parts = [(path, part) for path, part in reached(list(model.named_modules())) if not isinstance(part, torch.Tensor)]
+    """Return the lists, dictionaries and attributes that a model holds outside torch's modules: path, value, copy."""
+    parts = [of for of in reached(list(model.named_modules())) if not type(of[1]).__module__.startswith("torch")]
     every = [(path, part if isinstance(part, (list, dict)) else getattr(part, "__dict__", {})) for path, part in parts]
     return [(path, held, held.copy()) for path, held in every]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 
     A buffer that it changes remains a buffer: a state, see `micronpu.frontend.tensors`.
     """
-    if any(_writes_what_others_see(node) for node in program.graph.nodes):
+    if any(map(writes_what_others_see, program.graph.nodes)):
         program = decomposed(program, "write changes in place as functions", "self.h = new; no buffers that are views")
         for node in program.graph.nodes:
             if overload_name(node) == VIEW:  # strides at run time may differ from those of shape propagation
@@ -63,10 +64,9 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 def decomposed(program: ExportedProgram, what: str, hint: str) -> ExportedProgram:
     """Return the program with torch's decompositions; raise `ModelError` if torch cannot do it."""
     try:
-        made: ExportedProgram = program.run_decompositions({})
+        return program.run_decompositions({})  # type: ignore[no-any-return]
     except Exception as error:
         raise ModelError(f"torch cannot {what} in the model: {first_line(error)}.", hint=hint) from error
-    return made
 
 
 def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
@@ -79,29 +79,35 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     signature = program.graph_signature
     kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]
     output = module.graph.output_node()
-    results = output.args[0]
-    assert isinstance(results, (tuple, list))
+    results: Any = output.args[0]
     output.args = (tuple(results[i] for i in kept),)
     module.recompile()
     return with_graph(program, module, kept)
 
 
-def _writes_what_others_see(node: Node) -> bool:
-    overload = aten_overload(node)
-    if overload is None or not schema_of(overload).is_mutable:
+def writes_what_others_see(node: Node, inputs: bool = True) -> bool:
+    """Return True if an operator writes into memory that others read by another name, or, with ``inputs``, into an
+    input of the program, a weight, or a buffer."""
+    if not _shares(node)[1]:
         return False
-    given, own = arguments(node), schema_of(overload).arguments
+    given, own = arguments(node), schema_of(aten_overload(node)).arguments
     written = [given.get(a.name) for a in own if a.alias_info is not None and a.alias_info.is_write]
-    return any(isinstance(source, Node) and _is_seen_elsewhere(source) for source in written)
+    return any(_is_seen_elsewhere(source, node, inputs) for source in written if isinstance(source, Node))
 
 
-def _is_seen_elsewhere(source: Node) -> bool:
-    """Return True if the memory of a value is shared with another one, or read by others than the writer."""
-    overload = aten_overload(source)
-    if overload is None or len(source.users) > 1 or is_getitem(source):
-        return True
+def _is_seen_elsewhere(source: Any, part: Node, inputs: bool) -> bool:
+    others = [user for user in source.users if user is not part]
     # A write into the result of another write is as safe as that write, which is checked separately.
-    return not schema_of(overload).is_mutable and any(r.alias_info is not None for r in schema_of(overload).returns)
+    if (others and not _shares(part)[1]) or any(_shares(user)[0] for user in others):
+        return True
+    return _is_seen_elsewhere(source.args[0], source, inputs) if _shares(source)[0] else inputs and not source.args
+
+
+def _shares(node: Any) -> tuple[bool, bool]:
+    """Return whether an operator returns memory of its operand, and whether it writes into it."""
+    if (overload := aten_overload(node)) is None:
+        return is_getitem(node) and _shares(node.args[0])[0], False
+    return any(r.alias_info is not None for r in schema_of(overload).returns), schema_of(overload).is_mutable
 
 
 def without_taken_names(program: ExportedProgram) -> ExportedProgram:
@@ -190,10 +196,8 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
 def _other_dtypes(module: GraphModule) -> Iterator[torch.dtype]:
     for node in module.graph.nodes:
         if not _is_qparam(node):
-            values = node.meta.get("val")
-            for value in values if isinstance(values, (tuple, list)) else (values,):
-                if isinstance(value, torch.Tensor) and value.dtype in _OTHER:
-                    yield value.dtype
+            values = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+            yield from (value.dtype for value in values if value.dtype in _OTHER)
 
 
 def _is_qparam(node: Node) -> bool:
@@ -269,8 +273,7 @@ def _without_empty_operands(module: GraphModule, node: Node) -> None:
         parts: Any = node.args[0]
         kept = [part for part in parts if not _is_empty(part)]
         node.args = (kept, *node.args[1:])
-        same = len(kept) == 1 and value_of(kept[0]).dtype == value_of(node).dtype
-        if same:
+        if len(kept) == 1 and value_of(kept[0]).dtype == value_of(node).dtype:
             node.replace_all_uses_with(kept[0])
     elif facts.replaces_part(name) and not _is_empty(operands[0]):
         node.replace_all_uses_with(operands[0])
@@ -279,10 +282,9 @@ def _without_empty_operands(module: GraphModule, node: Node) -> None:
         if isinstance(value, torch.Tensor):
             node.replace_all_uses_with(add_constant(module, node, value, "constant"))
     else:
-        source = origin_of(node).source
         raise ModelError(
-            f"`{node.name}`{f' ({source})' if source else ''} computes with an empty tensor, of the shape "
-            f"{next(list(value_of(operand).shape) for operand in operands if _is_empty(operand))}.",
+            f"`{node.name}`{f' ({source})' if (source := origin_of(node).source) else ''} computes with an empty "
+            f"tensor, of the shape {list(value_of(next(filter(_is_empty, operands))).shape)}.",
             hint="leave it out where there is nothing to compute",
         )
 
@@ -293,9 +295,7 @@ def _as_slices(module: GraphModule, node: Node) -> None:
     if not any(0 in part.shape for part in parts):
         return
     dim: Any = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else 0)
-    ends = [0]
-    for part in parts:
-        ends.append(ends[-1] + part.shape[dim])
+    ends = [0, *accumulate(part.shape[dim] for part in parts)]
     for reader in list(node.users):
         at: Any = reader.args[1]
         if not _is_empty(reader):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -51,19 +51,21 @@ def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield values with their paths, then what lists, dictionaries and objects among them hold, each value once."""
     known = set[int]()
     for path, part in waiting:
-        if id(part) in known or isinstance(part, type | ModuleType | Graph | Node):
+        if id(part) in known or _is_of_process(part):
             continue
         known.add(id(part))
         yield path, part
         held = dict(enumerate(part)) if isinstance(part, list | tuple | set | frozenset) else part
-        held = (
-            held
-            if isinstance(held, Mapping)
-            else {}
-            if isinstance(part, torch.Tensor)
-            else getattr(part, "__dict__", {})
-        )
+        if not isinstance(held, Mapping):
+            held = {} if isinstance(part, torch.Tensor) else getattr(part, "__dict__", {})
         waiting += [(path_to(path, key), value) for key, value in held.items()]
+
+
+def _is_of_process(part: Any) -> bool:
+    """Return True for classes, modules, and objects of the standard library such as loggers, which reach all others."""
+    home = type(part).__module__.partition(".")[0]
+    is_standard = home in sys.stdlib_module_names and home not in ("types", "argparse", "collections")
+    return isinstance(part, type | ModuleType | Graph | Node) or (is_standard and hasattr(part, "__dict__"))
 
 
 def path_to(path: str, key: Any) -> str:
@@ -223,10 +225,8 @@ def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
     """Replace a constant by a new tensor, which is a parameter if the constant was one."""
     path, _, name = str(node.target).rpartition(".")
     owner = model.get_submodule(path)
-    if isinstance(getattr(owner, name), nn.Parameter):
-        setattr(owner, name, nn.Parameter(value, getattr(owner, name).requires_grad))
-    else:
-        setattr(owner, name, value)
+    old = getattr(owner, name)
+    setattr(owner, name, nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value)
 
 
 KEY = "micronpu_states"
@@ -352,7 +352,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
             holder = graph.placeholder(name)
         holder.meta = {k: v for k, v in readers[0].meta.items() if k in ("val", "tensor_meta")}
         inputs.append(holder)
-        found[path] = State(plain, holder.name, attrgetter(path)(module).detach().clone()), value or holder
+        found[path] = State(plain, holder.name, operator.attrgetter(path)(module).detach().clone()), value or holder
         for reader in readers:
             reader.replace_all_uses_with(holder)
             graph.erase_node(reader)

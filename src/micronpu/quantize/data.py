@@ -19,12 +19,14 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.exported import Exported
-from micronpu.frontend.functional import in_float32
+from micronpu.frontend.functional import in_float32, writes_what_others_see
+from micronpu.frontend.program import origin_of
 from micronpu.frontend.tensors import States, read, written
 from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import thresholds
 from micronpu.quantize.nodes import results_of
 from micronpu.quantize.running import Row, run_recordings
+from micronpu.quantize.solver.neighbours import dtype_name
 from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Array, Function, Metric, metric_of
@@ -152,7 +154,7 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
         tensor = in_float32(tensor)
     if tensor.dtype != example.dtype:
         raise ModelError(
-            f"{where} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
+            f"{where} has dtype {dtype_name(tensor.dtype)}, the model takes {dtype_name(example.dtype)}.",
             hint="convert the data as the model's inputs are converted",
         )
     if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
@@ -216,10 +218,6 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
         return None
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def check_stateless(states: States) -> None:
     """Raise `ModelError` if a model for training has a state."""
     if states:
@@ -232,12 +230,18 @@ def check_stateless(states: States) -> None:
 
 def check_lifted(model: GraphModule) -> None:
     """Raise `ModelError` if a model still writes into its buffers, so that only their initial values would be
-    calibrated."""
+    calibrated, or through a view into what it reads elsewhere, so that an observer behind the view would lose it."""
     if names := written(model):
         raise ModelError(
             f"The model keeps a state, `{next(iter(names))}`, from one call to the next, and `prepare_pt2e` "
             "knows no sequences of calls.",
             hint="micronpu.compile, or calibrate_and_quantize with the exported program",
+        )
+    if node := next((n for n in model.graph.nodes if writes_what_others_see(n, inputs=False)), None):
+        raise ModelError(
+            f"The model writes into a part of a tensor at {origin_of(node).source or node.name}, and between "
+            "`prepare_pt2e` and `convert_pt2e` parts are no views.",
+            hint="torch.export.export(model, inputs).run_decompositions({}).module(), or micronpu.compile",
         )
 
 

@@ -7,7 +7,7 @@ Tests in `tests/compile/ops/test_operators_elementwise.py` measure the effect of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -127,8 +127,8 @@ def _walk(
 def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node]) -> None:
     """Replace a node by its decomposition; nodes written for the node itself continue to read it."""
     if isinstance(made, Results):
-        for index, reader in list(_unpacked(node)):
-            if index in made.values:
+        for reader in [user for user in node.users if is_getitem(user)]:
+            if (index := int(reader.args[1])) in made.values:  # type: ignore[arg-type]
                 reader.replace_all_uses_with(made.values[index])
             if not reader.users:
                 model.graph.erase_node(reader)
@@ -142,45 +142,21 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
         model.graph.erase_node(node)
 
 
-def _unpacked(node: Node) -> Iterator[tuple[int, Node]]:
-    """Yield the nodes that unpack a tuple, with the index of their element."""
-    return ((int(user.args[1]), user) for user in list(node.users) if is_getitem(user))  # type: ignore[arg-type]
-
-
-_VIEWS = (
-    "view",
-    "reshape",
-    "permute",
-    "transpose",
-    "t",
-    "select",
-    "slice",
-    "squeeze",
-    "unsqueeze",
-    "expand",
-    "flatten",
-)
-
-
 @switchable
 def make_functional(model: GraphModule) -> bool:
     """x.relu_() -> relu(x), so that running the quantized program in eager mode changes no value that others read.
 
-    The traced program reads the result of an in-place operator wherever it used the operand afterwards.  One on a view
-    with other readers stays, since those may see the change.  An input of the program keeps its value: inputs of a
-    delegate are never written.
+    The traced program reads the result of an in-place operator wherever it used the operand afterwards.  An input of
+    the program keeps its value: inputs of a delegate are never written.
     """
     changed = False
     for node in model.graph.nodes:
         name, _, form = overload_name(node).partition(".")
         if not name.endswith("_") or name.startswith("_") or not node.args or not isinstance(node.args[0], Node):
             continue
-        operand = node.args[0]
         plain = getattr(getattr(aten, name[:-1], None), form, None)
-        is_view = overload_name(operand).split(".")[0] in _VIEWS
-        if plain is not None and not (is_view and len(operand.users) > 1):
-            node.target = plain
-            changed = True
+        if plain is not None:
+            node.target, changed = plain, True
     return changed
 
 

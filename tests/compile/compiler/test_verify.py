@@ -109,7 +109,7 @@ def broken(graph: Graph, **options: Any) -> Graph:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_wrong_operator_is_named_with_its_line(target, monkeypatch):
-    module = "neutron.policy" if "neutron" in target else "ethosu.legalize"
+    module = "neutron.costs" if "neutron" in target else "ethosu.legalize"
     monkeypatch.setattr(f"micronpu.targets.{module}.run_passes", broken)
     with pytest.raises(WrongResultError) as caught:
         compiled(target)

@@ -19,7 +19,7 @@ from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
-from micronpu.base.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.quantized import quantized_module
 from micronpu.ethosu import calibrate_and_quantize
@@ -159,6 +159,55 @@ def test_what_calibration_decides(name: str, target: str) -> None:
 
 
 JOINED = NETWORKS["a value that feeds a concat and a convolution"][0]
+
+
+class Written(nn.Module):
+    """Writes `write(y)` into y, and returns it beside what it has read before."""
+
+    def __init__(self, write: Callable[[torch.Tensor], Any], before: Callable[[torch.Tensor], Any] = torch.neg) -> None:
+        super().__init__()
+        self.layer, self._write, self._before = linear(16, 16), write, before
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.layer(x)
+        before = self._before(y)
+        self._write(y)
+        return y, before
+
+
+def _part(y: torch.Tensor) -> None:
+    y[:, :4] += 3
+
+
+THROUGH_VIEWS = {
+    "a slice": Written(_part),
+    "a view of a view": Written(lambda y: y.view(-1, 2, 8)[:, 0].zero_()),
+    "a view that was there before": Written(lambda y: y.add_(3), lambda y: y[:, :4]),
+}
+
+
+@pytest.mark.parametrize("model", THROUGH_VIEWS.values(), ids=THROUGH_VIEWS)
+def test_writes_through_views_are_not_lost(model: nn.Module) -> None:
+    rows = [(torch.randn(4, 16),) for _ in range(8)]
+    with pytest.raises(ModelError, match=r"writes into a part of a tensor at .*test_flows.py:\d+"):
+        prepared(model.eval(), rows, quantizer())
+    made = prepare_pt2e(exported(model, rows).run_decompositions({}).module(), quantizer())
+    for row in rows:
+        made(*row)
+    assert qparams(convert_pt2e(made)) == qparams(by_compile(model, rows, quantizer()))
+
+
+IN_PLACE = {
+    "with a reader before": Written(torch.relu_),
+    "one after the other": Written(lambda y: y.relu_().add_(1)),
+    "of a part that nobody else reads": Written(lambda y: y, lambda y: y.mul(2).view(-1, 8).relu_()),
+    "of one of several results": Written(lambda y: y, lambda y: torch.max(y, 1, keepdim=True)[0].relu_()),
+}
+
+
+@pytest.mark.parametrize("model", IN_PLACE.values(), ids=IN_PLACE)
+def test_other_writes_in_place(model: nn.Module) -> None:
+    compared(model.eval(), [(torch.randn(4, 16),) for _ in range(8)], quantizer)
 
 
 def quantizer() -> StaticQuantizer:
