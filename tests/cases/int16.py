@@ -1,7 +1,7 @@
 """Rows for operators on int16 activations, whose zero point is 0; weights are int8 and biases int64."""
 
 from micronpu.ir.types import DType
-from micronpu.ir.window import Activation, Padding2d
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import LeakyRelu, Sigmoid, Tanh
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
@@ -165,10 +165,10 @@ POOLS = [
         case(pool(kernel, stride, padding), x=i16(1, 7, 5, 9))
         for pool in (MaxPool2d, AvgPool2d)
         for kernel, stride, padding in [
-            ((2, 2), (2, 2), Padding2d.none()),
+            ((2, 2), (2, 2), NO_PADDING),
             ((3, 3), (1, 1), SAME),
-            ((7, 5), (1, 1), Padding2d.none()),
-            ((3, 2), (2, 1), Padding2d.none()),
+            ((7, 5), (1, 1), NO_PADDING),
+            ((3, 2), (2, 1), NO_PADDING),
         ]
     ),
     *(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.op import Op, OutputQuantization
-from micronpu.ir.types import DType, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import litert_padding
 
 
@@ -91,6 +91,19 @@ class Node:
     inputs: list[Tensor]
     outputs: list[Tensor]
     origin: Origin = field(default_factory=Origin)
+
+    @classmethod
+    def of(cls, op: Op, inputs: list[Tensor], origin: Origin, qparams: QParams | None = None, name: str = "") -> Node:
+        """Return a node with a result of the inferred type.
+
+        Args:
+            qparams: quantization of the result where the operator does not dictate it.
+            name: of the result; without one, the operator's.
+        """
+        type = op.infer(*(t.type for t in inputs))
+        if type.qparams is None:
+            type = type.with_qparams(qparams)
+        return cls(op, inputs, [Tensor(name or op.name, type)], origin)
 
     @property
     def output(self) -> Tensor:
@@ -273,12 +286,9 @@ class GraphBuilder:
             inputs: operands in the order of ``op.operand_names``.
             qparams: quantization of the result where the operator does not dictate it.
         """
-        inferred = op.infer(*(t.type for t in inputs))
-        if inferred.qparams is None and qparams is not None:
-            inferred = inferred.with_qparams(qparams)
-        result = Tensor(self._fresh(op.name), inferred)
-        self.graph.nodes.append(Node(op, list(inputs), [result], origin or self.origin))
-        return result
+        node = Node.of(op, list(inputs), origin or self.origin, qparams, self._fresh(op.name))
+        self.graph.nodes.append(node)
+        return node.output
 
     def finish(self, *outputs: Tensor) -> Graph:
         self.graph.outputs = list(outputs)

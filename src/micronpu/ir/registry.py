@@ -93,13 +93,11 @@ def operator(name: str) -> Callable[[OpClass], OpClass]:
     return register
 
 
-def _register_import(pending: dict[str, Any], cls: type[Op], member: Any) -> None:
-    options = dict(pending)
-    overloads = options.pop("overloads")
-    options["quantization"] = options["quantization"] or cls.quantization
+def _register_import(pending: tuple[Any, ...], cls: type[Op], member: Any) -> None:
+    overloads, quantization, *options = pending
     build = member.__get__(None, cls)
     for overload in overloads:
-        add_lowering(AtenImport(overload, build, **options))
+        add_lowering(AtenImport(overload, build, quantization or cls.quantization, *options))
 
 
 def from_aten(
@@ -118,17 +116,9 @@ def from_aten(
 
     def mark(method: Any) -> Any:
         function = getattr(method, "__func__", method)
+        names = tuple(({"x": "self"} | arguments).items())
         pending = vars(function).get("_aten_imports", [])
-        pending.append(
-            {
-                "overloads": overloads,
-                "quantization": quantization,
-                "arguments": tuple(({"x": "self"} | arguments).items()),
-                "fuses": fuses,
-                "is_activation": is_activation,
-                "moves_only": moves_only,
-            }
-        )
+        pending.append((overloads, quantization, names, fuses, is_activation, moves_only))
         setattr(function, "_aten_imports", pending)  # noqa: B010  (a class has no attributes that `vars` could set)
         return method
 

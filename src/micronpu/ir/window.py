@@ -59,10 +59,6 @@ class Padding2d:
     right: int = 0
 
     @classmethod
-    def none(cls) -> Padding2d:
-        return cls()
-
-    @classmethod
     def symmetric(cls, height: int, width: int) -> Padding2d:
         return cls(height, height, width, width)
 

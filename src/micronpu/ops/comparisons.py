@@ -55,6 +55,7 @@ _FINER = 4
 """Divisor of the smaller scale for the difference. It may saturate, since only its sign matters."""
 
 
+@unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)
 def _compare_number(node: AtenArguments) -> RealFunction:
     compare, number = COMPARISONS[node.overload.split(".")[0]], np.float32(node.value("other"))
     return lambda x: compare(x, number)
@@ -75,9 +76,6 @@ def _compare_tensors(node: AtenNode) -> Tensor:
     compare = COMPARISONS[node.overload.split(".")[0]]
     decide = in_steps if x.type.dtype is DType.INT16 else in_lines
     return decide(node, difference, lambda d: compare(d, 0.0))
-
-
-unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)(_compare_number)
 
 
 # ---------------------------------------------------------------- decompositions

@@ -283,7 +283,7 @@ def _channels(node: AtenNode, type: TensorType, data: npt.NDArray[Any], rows: sl
 def _padding(node: AtenNode, spatial: int, size: Size2d, kernel: Size2d, stride: Size2d, dilation: Size2d) -> Padding2d:
     given = node.value("padding")
     if given == "valid":
-        return Padding2d.none()
+        return NO_PADDING
     if given == "same":
         return Padding2d.same(size, kernel, stride, dilation)
     return Padding2d.symmetric(*spatial_pair(node, "padding", spatial, 0))

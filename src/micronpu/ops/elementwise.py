@@ -120,38 +120,6 @@ def check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
         )
 
 
-def _alpha_is_one(node: AtenNode) -> None:
-    if node.value("alpha") != 1:
-        raise UnsupportedError(
-            f"`{node.overload}` scales its second operand by alpha = {node.value('alpha')}.",
-            hint="quantize with the quantizer of the target, which makes a multiplication of it",
-        )
-
-
-def tosa_sum(emit: TosaEmitter, name: str, limits: tuple[int, int]) -> TosaTensor:
-    """TOSA form of `scaled_sum`, where ``name`` is ADD or SUB.
-
-    Each operand is rescaled to the common scale with one rounding instead of two, and not rescaled if both scales are
-    equal: the result differs by at most 1 LSB, if it is closer to a tie than about 2**-18 LSB.
-    """
-    x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
-    bits = _ADD_SHIFT[y.dtype]
-    if x.scale == z.scale:
-        sums = emit.elementwise(name, emit.centered(0), emit.centered(1), "INT32")
-        return emit.requantize_once(sums, [x.scale / y.scale], limits)
-    largest = 2.0 * max(x.scale, z.scale)
-    addends = []
-    for index, operand in enumerate((x, z)):
-        multiplier, shift = quantize_multiplier(operand.scale / largest)
-        # Stated explicitly, because Vela would make U55 and U65 round twice, which TOSA does only for shifts above 31.
-        once, zeros = "SINGLE_ROUND", (operand.zero_point, 0)
-        addends.append(
-            emit.rescale(emit.input(index), "INT32", [multiplier], [31 - bits - shift], zeros=zeros, rounding=once)
-        )
-    sums = emit.elementwise(name, addends[0], addends[1], "INT32")
-    return emit.requantize(sums, [largest / ((1 << bits) * y.scale)], limits)
-
-
 def scaled_sum(
     y: TensorType, operands: tuple[Value, ...], limits: tuple[int, int], combine: Callable[[Any, Any], Any]
 ) -> npt.NDArray[Any]:
@@ -189,7 +157,11 @@ class Sum(Binary):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         """Append the operator for an overload with the argument `alpha`."""
-        _alpha_is_one(node)
+        if node.value("alpha") != 1:
+            raise UnsupportedError(
+                f"`{node.overload}` scales its second operand by alpha = {node.value('alpha')}.",
+                hint="quantize with the quantizer of the target, which makes a multiplication of it",
+            )
         x, z = node.tensor("x"), node.tensor("z")
         check_addition(node, x, z)
         return emit_binary(node, cls(fused_activation(node)), x, z, node.output)  # type: ignore[call-arg]
@@ -199,7 +171,28 @@ class Sum(Binary):
         emit.add(self.litert, options=self.litert_options, fields=fields, version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        return tosa_sum(emit, self.litert, self.activation.limits(emit.output_type))
+        """Like `scaled_sum`, but each operand is rescaled to the common scale with one rounding instead of two.
+
+        Operands of equal scales are not rescaled. The result differs by at most 1 LSB, if it is closer to a tie than
+        about 2**-18 LSB.
+        """
+        x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
+        bits, limits = _ADD_SHIFT[y.dtype], self.activation.limits(y)
+        if x.scale == z.scale:
+            sums = emit.elementwise(self.litert, emit.centered(0), emit.centered(1), "INT32")
+            return emit.requantize_once(sums, [x.scale / y.scale], limits)
+        largest = 2.0 * max(x.scale, z.scale)
+        addends = []
+        for index, operand in enumerate((x, z)):
+            multiplier, shift = quantize_multiplier(operand.scale / largest)
+            # Stated explicitly, because Vela would make U55 and U65 round twice, which TOSA does only for shifts above
+            # 31.
+            once, zeros = "SINGLE_ROUND", (operand.zero_point, 0)
+            addends.append(
+                emit.rescale(emit.input(index), "INT32", [multiplier], [31 - bits - shift], zeros=zeros, rounding=once)
+            )
+        sums = emit.elementwise(self.litert, addends[0], addends[1], "INT32")
+        return emit.requantize(sums, [largest / ((1 << bits) * y.scale)], limits)
 
 
 @operator("add")

@@ -103,15 +103,10 @@ def power_of(overload: str, given: Given) -> float | None:
     return 2.0 if name == "mul" and given["self"] is given["other"] else _POWERS.get(name)
 
 
-def is_logarithm(overload: str) -> bool:
-    """Return whether the result is a logarithm, which has a singularity at 0."""
-    return _name(overload) in _LOGARITHMS
-
-
 def is_singular(overload: str, given: Given) -> bool:
     """Return whether the result, or its gradient, has a singularity at 0."""
     power = power_of(overload, given)
-    return is_logarithm(overload) or (power is not None and power < 1)
+    return _name(overload) in _LOGARITHMS or (power is not None and power < 1)
 
 
 def is_bounded(overload: str) -> bool:

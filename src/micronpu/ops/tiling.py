@@ -110,27 +110,19 @@ def build_named_stack(node: AtenNode) -> Tensor:
     return node.emit(Concat(axis), *parts)
 
 
-@imports("expand.default", "expand_copy.default", "broadcast_to.default", quantization=shares_qparams())
-def build_expand(node: AtenNode) -> Tensor:
-    """Expand axes of size 1 to the size of the result."""
+@imports(
+    *("expand.default", "expand_copy.default", "broadcast_to.default", "repeat.default", "tile.default"),
+    quantization=shares_qparams(),
+)
+def build_copies(node: AtenNode) -> Tensor:
+    """Repeat the whole tensor along each axis, up to the size of the result."""
     x = node.tensor("x")
     shape = node.shape
     x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
     # Inner axes first, so that copies of outer axes are copies of whole blocks.
     for axis in reversed(range(len(shape))):
         if x.shape[axis] != shape[axis]:
-            x = tiled(node, x, axis, shape[axis])
-    return x
-
-
-@imports("repeat.default", "tile.default", quantization=shares_qparams())
-def build_repeat(node: AtenNode) -> Tensor:
-    """Repeat the whole tensor along each axis."""
-    x = node.tensor("x")
-    shape = node.shape
-    x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
-    for axis in reversed(range(len(shape))):
-        x = tiled(node, x, axis, shape[axis] // x.shape[axis])
+            x = tiled(node, x, axis, shape[axis] // x.shape[axis])
     return x
 
 
@@ -180,30 +172,21 @@ def build_roll(node: AtenNode) -> Tensor:
     return reshaped(node, x, node.shape)
 
 
-@imports("pixel_shuffle.default", quantization=shares_qparams())
+@imports("pixel_shuffle.default", "pixel_unshuffle.default", quantization=shares_qparams())
 def build_pixel_shuffle(node: AtenNode) -> Tensor:
-    """Channels to blocks of pixels: [N, C * r * r, H, W] to [N, C, H * r, W * r]."""
-    x = node.tensor("x")
-    r = int(node.value("upscale_factor"))
+    """Channels to blocks of pixels, [N, C * r * r, H, W] to [N, C, H * r, W * r], or the reverse."""
+    x, is_reverse = node.tensor("x"), node.overload.startswith("pixel_unshuffle")
+    r = int(node.value("downscale_factor" if is_reverse else "upscale_factor"))
     batch, (channels, height, width) = math.prod(x.shape[:-3]), x.shape[-3:]
     image = channels_last(node, reshaped(node, x, (batch, channels, height, width)))
-    apart = reshaped(node, image, (batch * height, width, channels // (r * r), r, r))
-    moved = transposed(node, apart, (0, 3, 1, 4, 2))
-    joined = reshaped(node, moved, (batch, height * r, width * r, channels // (r * r)))
-    return reshaped(node, channels_first(node, joined), node.shape)
-
-
-@imports("pixel_unshuffle.default", quantization=shares_qparams())
-def build_pixel_unshuffle(node: AtenNode) -> Tensor:
-    """Blocks of pixels to channels: [N, C, H * r, W * r] to [N, C * r * r, H, W]."""
-    x = node.tensor("x")
-    r = int(node.value("downscale_factor"))
-    batch, (channels, height, width) = math.prod(x.shape[:-3]), x.shape[-3:]
-    image = channels_last(node, reshaped(node, x, (batch, channels, height, width)))
-    apart = reshaped(node, image, (batch * height // r, r, width // r, r, channels))
-    moved = transposed(node, apart, (0, 2, 4, 1, 3))
-    joined = reshaped(node, moved, (batch, height // r, width // r, channels * r * r))
-    return reshaped(node, channels_first(node, joined), node.shape)
+    if is_reverse:
+        apart = reshaped(node, image, (batch * height // r, r, width // r, r, channels))
+        moved = transposed(node, apart, (0, 2, 4, 1, 3))
+    else:
+        apart = reshaped(node, image, (batch * height, width, channels // (r * r), r, r))
+        moved = transposed(node, apart, (0, 3, 1, 4, 2))
+    channels, height, width = node.shape[-3:]
+    return reshaped(node, channels_first(node, reshaped(node, moved, (batch, height, width, channels))), node.shape)
 
 
 @imports("channel_shuffle.default", "native_channel_shuffle.default", quantization=shares_qparams())

@@ -25,10 +25,7 @@ class Pass(ABC):
 
     def make(self, op: Op, inputs: list[Tensor], origin: Origin, qparams: QParams | None = None) -> Node:
         """Return a node with a result of the inferred type, marked as made by this pass."""
-        type = op.infer(*(t.type for t in inputs))
-        if type.qparams is None:
-            type = type.with_qparams(qparams)
-        return Node(op, inputs, [Tensor(op.name, type)], origin.through(self.name))
+        return Node.of(op, inputs, origin.through(self.name), qparams)
 
 
 class MergePairs(Pass):

@@ -8,7 +8,7 @@ import numpy as np
 
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Permutation
-from micronpu.ir.window import Activation, Padding2d
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
@@ -192,7 +192,7 @@ def _does_nothing(node: Node) -> bool:
         case Pad(before=before, after=after):
             return not any((*before, *after))
         case AvgPool2d() | MaxPool2d() as pool:
-            return pool.kernel == (1, 1) and pool.stride == (1, 1) and pool.padding == Padding2d.none()
+            return pool.kernel == (1, 1) and pool.stride == (1, 1) and pool.padding == NO_PADDING
         case Concat():
             return len(node.inputs) == 1
         case Relu(kind=kind):

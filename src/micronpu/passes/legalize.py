@@ -9,7 +9,7 @@ from typing import Any
 from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.op import Op
-from micronpu.ir.window import Padding2d, litert_padding
+from micronpu.ir.window import NO_PADDING, Padding2d, litert_padding
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
@@ -60,7 +60,7 @@ class SplitPads(Pass):
             return None
         p, value = op.padding, -math.inf if isinstance(op, MaxPool2d) else 0.0
         pad = Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0), value)
-        return pad, replace(op, padding=Padding2d.none())
+        return pad, replace(op, padding=NO_PADDING)
 
 
 class CopyOutputs(Pass):

@@ -139,7 +139,7 @@ class Pipeline:
         lines = []
         for phase in self.phases:
             lines.append(f"{phase.name}{', until nothing changes' if phase.repeated else ''}:")
-            lines += [f"  {step.name}{'' if _is_known(step) else '  (your own)'}" for step in phase.passes]
+            lines += [f"  {step.name}{'' if step in LITERT_PASSES else '  (your own)'}" for step in phase.passes]
         return "\n".join(lines)
 
     def without(self, *names: str) -> Pipeline:
@@ -148,7 +148,7 @@ class Pipeline:
         Raises:
             OptionError: it has no such pass, or the pass is required.
         """
-        check_disabled(names, [step.name for step in self if not _is_known(step)])
+        check_disabled(names, [step.name for step in self if step not in LITERT_PASSES])
         for name in names:
             self._check_has(name)
         return self._changed(lambda step: [] if step.name in names else [step])
@@ -215,7 +215,7 @@ class Pipeline:
                 if self._step(step, graph) and after is not None:
                     after(step, graph)
         graph.rename()
-        own = [step.name for step in self if not _is_known(step)]
+        own = [step.name for step in self if step not in LITERT_PASSES]
         try:
             verify(graph, Stage.LITERT)
         except InternalError as error:
@@ -237,7 +237,7 @@ class Pipeline:
             changed = False
             for step in phase.passes:
                 if self._step(step, graph):
-                    changed, last = True, "" if _is_known(step) else step.name
+                    changed, last = True, "" if step in LITERT_PASSES else step.name
                     graph.remove_dead()
                     if after is not None:
                         after(step, graph)
@@ -252,7 +252,7 @@ class Pipeline:
 
     def _step(self, step: Pass, graph: Graph) -> bool:
         """Run one pass; check its result if the pass is user-defined or everything is checked."""
-        if _is_known(step):
+        if step in LITERT_PASSES:
             with timing.part(f"pass {step.name}"):
                 changed = step.run(graph)
             if changed and self.verify_each:
@@ -282,11 +282,6 @@ class Pipeline:
         if before is not None and changed:
             _check_same(step.name, before, graph)
         return changed
-
-
-def _is_known(step: Pass) -> bool:
-    """True if the pass is one of ours."""
-    return step in LITERT_PASSES
 
 
 def _check_same(name: str, before: Graph, after: Graph) -> None:
@@ -328,7 +323,7 @@ def run_passes(
             PassError: a user-defined pass breaks the graph.
     """
     names = (disabled,) if isinstance(disabled, str) else tuple(disabled)
-    check_disabled(names, [step.name for step in pipeline if not _is_known(step)])
+    check_disabled(names, [step.name for step in pipeline if step not in LITERT_PASSES])
     return pipeline.without(*(name for name in names if name in pipeline.names)).run(graph, after)
 
 

@@ -76,10 +76,7 @@ class Chain:
         self._origin = node.origin.through(name)
 
     def add(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
-        type = op.infer(*(t.type for t in inputs))
-        if type.qparams is None:
-            type = type.with_qparams(qparams)
-        self.nodes.append(Node(op, list(inputs), [Tensor(op.name, type)], self._origin))
+        self.nodes.append(Node.of(op, list(inputs), self._origin, qparams))
         return self.nodes[-1].output
 
     def constant(self, data: npt.NDArray[np.generic], type: TensorType) -> Tensor:

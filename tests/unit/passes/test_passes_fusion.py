@@ -9,14 +9,14 @@ import pytest
 from tests.unit.passes.pass_graphs import FIRST, Net, apply, assert_same, count, drawn, picture, q
 
 from micronpu.ir import Graph, Tensor
-from micronpu.ir.window import Activation, Padding2d
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.slicing import Concat
 from micronpu.passes import run_passes
 from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations, RemoveNoOps
 from micronpu.passes.layout import MergeTransposes
 
 C = 4
-NONE = Padding2d.none()
+NONE = NO_PADDING
 
 
 def convolution(net: Net) -> Tensor:

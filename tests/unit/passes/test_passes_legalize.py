@@ -10,7 +10,7 @@ from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, ran
 from micronpu.base.errors import InternalError
 from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, interpret, verify
-from micronpu.ir.window import Padding2d
+from micronpu.ir.window import NO_PADDING, Padding2d
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
 from micronpu.passes.legalize import CopyOutputs, SplitPads
@@ -88,7 +88,7 @@ def test_an_average_pool_that_counts_its_padding(zero: int):
     "make",
     [
         lambda net, x: net.conv(x, C, 3),  # SAME
-        lambda net, x: net.conv(x, C, 3, 1, Padding2d.none()),
+        lambda net, x: net.conv(x, C, 3, 1, NO_PADDING),
         lambda net, x: net.depthwise(x),
         lambda net, x: net.max_pool(x, 3, 1, 1),
         lambda net, x: net.avg_pool(x, 3, 1, 1),

@@ -14,7 +14,7 @@ from tests.unit.passes.pass_graphs import FIRST, LAST, Net, assert_same, count, 
 
 from micronpu.base.errors import OptionError
 from micronpu.ir import Graph, Tensor, verify
-from micronpu.ir.window import Activation, Padding2d
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.passes import LITERT_PASSES, Pass, run_passes
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
 
@@ -183,7 +183,7 @@ def test_every_pass_has_a_name_of_its_own_and_a_picture():
 def test_a_pass_that_is_left_out_changes_nothing(name: str):
     net = Net()
     x = net.input(1, 4, 8, 8)
-    y = net.relu(net.conv(net.pad(x, (0, 0, 1, 1), (0, 0, 1, 1)), 4, 3, padding=Padding2d.none()))
+    y = net.relu(net.conv(net.pad(x, (0, 0, 1, 1), (0, 0, 1, 1)), 4, 3, padding=NO_PADDING))
     y = net.reshape(net.reshape(net.add(y, x), 4, 64), 1, 256)
     y = net.linear(net.reshape(y, 1, 256), 10)
     seen: list[str] = []
@@ -253,7 +253,7 @@ def blocks(number: int) -> Graph:
     x = net.input(1, 4, 4, 4)
     for _ in range(number):
         y = net.pad(net.reshape(x, *x.shape), (0, 0, 1, 1), (0, 0, 1, 1))
-        y = net.relu(net.conv(y, 4, 3, padding=Padding2d.none(), weight=weight))
+        y = net.relu(net.conv(y, 4, 3, padding=NO_PADDING, weight=weight))
         x = net.add(net.transpose(y, 0, 1, 2, 3), x)
     return net.finish(x)
 

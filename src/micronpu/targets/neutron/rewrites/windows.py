@@ -8,7 +8,7 @@ import numpy as np
 
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams
-from micronpu.ir.window import Padding2d
+from micronpu.ir.window import NO_PADDING, Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -123,7 +123,7 @@ class PadBeforePool(RewriteOf[AvgPool2d]):
         picture = chain.add(Transpose(TO_CHANNELS_FIRST), node.inputs[0])
         padded = chain.add(Pad((0, 0, p.top, p.left), (0, 0, p.bottom, p.right)), picture)
         last = chain.add(Transpose(TO_CHANNELS_LAST), padded)
-        return chain.finish(replace(op, padding=Padding2d.none()), last, node.output)
+        return chain.finish(replace(op, padding=NO_PADDING), last, node.output)
 
 
 class PoolOneByOne(RewriteOf[MaxPool2d]):
