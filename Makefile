@@ -69,7 +69,7 @@ test-all: $(STAMP) ## run all tests
 networks: $(STAMP) ## ten minutes of random networks on every target (ARGS='--seconds 3600 --first 1000')
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.random_networks --seconds 600 --out benchmarks/results/random_networks.json $(ARGS)
 
-mutation: $(STAMP) ## break passes, rewrites and rules one at a time, and list what no test notices (ARGS='passes/windows.py')
+mutation: $(STAMP) ## break passes, rewrites and rules one at a time, and list what no test notices (ARGS='passes/layout.py')
 	OMP_NUM_THREADS=1 $(PY) -m tests.mutation.mutate --seconds 3600 --out benchmarks/results/mutation.json $(ARGS)
 
 fuzz: $(STAMP) ## an hour of mutated files against all that reads files, under sanitizers
