@@ -63,8 +63,8 @@ def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _is_of_process(part: Any) -> bool:
     """Return True for classes, modules, and objects of the standard library such as loggers, which reach all others."""
-    home = type(part).__module__.partition(".")[0]
-    is_standard = home in sys.stdlib_module_names and home not in ("types", "argparse", "collections")
+    home, is_module = type(part).__module__.partition(".")[0], isinstance(part, nn.Module)  # of the user's `signal.py`
+    is_standard = home in sys.stdlib_module_names and home not in ("types", "argparse", "collections") and not is_module
     return isinstance(part, type | ModuleType | Graph | Node) or (is_standard and hasattr(part, "__dict__"))
 
 
