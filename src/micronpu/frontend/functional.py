@@ -7,7 +7,7 @@ its inputs, even if the module writes into them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -51,14 +51,19 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 
     A buffer that it changes remains a buffer: a state, see `micronpu.frontend.tensors`.
     """
-    if any(map(writes_what_others_see, program.graph.nodes)):
+    if any(map(writes_what_others_see, _all_nodes(program))):
         program = decomposed(program, "write changes in place as functions", "self.h = new; no buffers that are views")
-        for node in program.graph.nodes:
+        for node in _all_nodes(program):
             if overload_name(node) == VIEW:  # strides at run time may differ from those of shape propagation
                 node.target = overload_of(RESHAPE)
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
     return program
+
+
+def _all_nodes(program: ExportedProgram) -> list[Node]:
+    """Return the nodes of a program, with those of its branches and loops."""
+    return [n for part in program.graph_module.modules() if isinstance(part, GraphModule) for n in part.graph.nodes]
 
 
 def decomposed(program: ExportedProgram, what: str, hint: str) -> ExportedProgram:
@@ -175,8 +180,8 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     Returns:
         The program, the same object if it has nothing to convert, and the names of the dtypes that it had.
     """
-    graphs = [graph for graph in program.graph_module.modules() if isinstance(graph, GraphModule)]
-    found = sorted({str(dtype).removeprefix("torch.") for graph in graphs for dtype in _other_dtypes(graph)})
+    values = [v for n in _all_nodes(program) if not _is_qparam(n) for v in tree_leaves(n.meta.get("val"))]
+    found = sorted({str(v.dtype).removeprefix("torch.") for v in values if getattr(v, "dtype", None) in _OTHER})
     if not found:
         return program, ()
     module = copied(program.graph_module)
@@ -191,13 +196,6 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
 
     examples = partial(torch.fx.node.map_aggregate, fn=_argument)
     return with_graph(program, module, renamed=converted, examples=examples), tuple(found)  # `input` is now `input_1`
-
-
-def _other_dtypes(module: GraphModule) -> Iterator[torch.dtype]:
-    for node in module.graph.nodes:
-        if not _is_qparam(node):
-            values = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
-            yield from (value.dtype for value in values if value.dtype in _OTHER)
 
 
 def _is_qparam(node: Node) -> bool:

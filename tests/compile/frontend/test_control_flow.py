@@ -203,3 +203,36 @@ def test_branches_in_executorchs_flow():
             EthosUQuantizer(spec).quantize_with_submodules(
                 **{"model": module, "calibration_samples": [(SHADES[0],)]} | wrong
             )
+
+
+def _brightened(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[:, :4] += 3
+    return y
+
+
+class WritesInside(nn.Module):
+    """Writes a part of a tensor inside of a branch or a loop."""
+
+    def __init__(self, loops: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.loops = nn.Linear(8, 8), loops
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        if not self.loops:
+            return torch.cond(x.sum() > 0, _brightened, lambda x: x - 1, (x,))
+        start = (torch.zeros((), dtype=torch.int64), x)
+        return torch._higher_order_ops.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, _brightened(x)), start)[1]
+
+
+@pytest.mark.parametrize("loops", [False, True], ids=["branch", "loop"])
+def test_a_part_is_written_inside(loops):
+    """The write reaches the whole tensor, as it does outside."""
+    model, rows = WritesInside(loops).eval(), [(torch.randn(1, 8),) for _ in range(32)]
+    program = micronpu.compile(model, rows[0], "ethos-u55-128", calibration=rows)
+    with torch.no_grad():
+        wanted = torch.cat([model(*row) for row in rows])
+    found = torch.cat([program.run(*row) for row in rows])
+    assert float((found - wanted).square().sum()) < 1e-3 * float(wanted.square().sum())
