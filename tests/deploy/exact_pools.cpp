@@ -1,5 +1,5 @@
 // Loads and runs a program in a real ExecuTorch runtime whose allocators hold exactly what they are given: what
-// `micronpu.deploy.pools` predicts is enough, and a byte less is not.
+// `micronpu.targets.board` predicts is enough, and a byte less is not.
 //
 //   exact_pools model.pte METHOD TEMPORARY HANDLES SCRATCH DATA [operator ...]
 //

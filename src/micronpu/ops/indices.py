@@ -382,7 +382,7 @@ def _on_the_host(node: AtenNode) -> Tensor:
     )
 
 
-# ---------------------------------------------------------------- decompositions
+# ---------------------------------------------------------------- decompositions for indices known at run time
 
 
 @decomposes("index_select.default")

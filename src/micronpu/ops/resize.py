@@ -231,7 +231,7 @@ def to_transposed_convolution(write: Writer) -> Float:
     return write("conv_transpose2d.input", x, kernel, None, [2, 2], [1, 1], [0, 0], before[1])
 
 
-# ---------------------------------------------------------------- TOSA forms
+# ---------------------------------------------------------------- TOSA forms; resizes as products
 
 # RESIZE if its coordinates are exactly those of the reference, otherwise copies.
 

@@ -109,7 +109,7 @@ def _from(node: AtenNode, argument: str, length: int) -> Tensor:
     return sliced(node, x, axis, start, start + length)
 
 
-# ---------------------------------------------------------------- decompositions
+# ---------------------------------------------------------------- decompositions, concatenation, and assignments
 
 SPLITS = (
     *(f"{name}.Tensor" for name in ("split", "split_copy", "unsafe_split")),

@@ -259,7 +259,7 @@ def _log_softmax(write: Writer) -> Float:
     return write("sub.Tensor", z, write("log.default", total))
 
 
-# ---------------------------------------------------------------- TOSA forms
+# ---------------------------------------------------------------- TOSA forms; attention
 
 EXPONENTIAL_BITS = 20
 """Bits of an exponential; the largest is ``2**19``."""

@@ -269,7 +269,7 @@ def build_columns(node: AtenNode) -> Tensor:
     return reshaped(node, joined, node.shape)
 
 
-# ---------------------------------------------------------------- decompositions
+# ---------------------------------------------------------------- weights that the program computes; padding
 
 
 @decomposes("conv2d.default", "conv1d.default")
