@@ -26,7 +26,7 @@ LINES = {
     "container": 743,
     "deploy": 2_967,
     "emit": 1_616,
-    "frontend": 6_825,
+    "frontend": 6_823,
     "host": 2_726,
     "ir": 1_920,
     "ops": 8_973,
