@@ -475,5 +475,5 @@ RULES: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[str, .
     "RESCALE": (_rescaled, _types(" ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _RESCALED))),
     "IDENTITY": (_same, _types(_UNARY, f"{_ANY} INT48")),
 }
-"""By operator: a function that returns the shape of the result after checking all requirements besides types, and the
-types of the operands and of the result; a concatenation's first operand gives the type of all."""
+"""Rules by operator: a function that returns the shape of the result after checking all requirements besides types, and
+the types of the operands and of the result; a concatenation's first operand gives the type of all."""
