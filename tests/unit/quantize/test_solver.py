@@ -318,6 +318,40 @@ def test_a_range_ends_with_the_clamps_that_read_it() -> None:
     assert observed(clamped(Table(), "other"))["y"].within == (-math.inf, math.inf)
 
 
+def clamped_together(t: Table, last: tuple[float, float], *, reads_it: str = "clamp") -> Values:
+    """A value of 0..3, an unlimited one, and the larger of both joined, of which a clamp reads only a part."""
+    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 3.0))
+    any_ = t.op("any", t.by_name["x"])
+    largest = t.op("largest", low, any_, rule=JOIN)
+    y = t.op("y", largest, any_, rule=None, moves=True, is_known=True)
+    return t.end(t.op(reads_it, y, rule=CLAMP, is_clamp=reads_it == "clamp", clamps_to=last))
+
+
+def test_a_group_ends_with_the_clamps_that_read_what_is_joined() -> None:
+    def within(values: Values) -> tuple[float, float]:
+        shared = observer()
+        observe_for_neighbours(
+            values, {value: shared for value in values.all if not (value.is_input or value.is_output)}
+        )
+        return shared.within
+
+    assert within(clamped_together(Table(), (0.5, 6.0))) == (0.5, 6.0)
+    assert within(clamped_together(Table(), (-9.0, math.inf))) == (-math.inf, math.inf)
+    assert within(clamped_together(Table(), (0.0, 6.0), reads_it="other")) == (-math.inf, math.inf)
+    one_of_many = clamped_together(Table(), (0.5, 6.0))
+    one_of_many.all[0].readers[0].readers.append(Value("elsewhere"))
+    assert within(one_of_many) == (0.0, 6.0), "it is between its own limits for any reader"
+
+
+def test_a_range_contains_the_constant_of_a_pad() -> None:
+    t = Table()
+    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 6.0))
+    padded, shared = t.op("pad", low, rule=MOVE, added=-5.0), observer()
+    values = t.end(t.op("clamp", padded, rule=CLAMP, is_clamp=True, clamps_to=(-9.0, 9.0)))
+    observe_for_neighbours(values, {low: shared, padded: shared})
+    assert shared.within == (-5.0, 6.0)
+
+
 def test_a_sign_needs_a_part_of_the_range() -> None:
     t = Table()
     found = observed(t.end(t.op("z", t.op("y", t.input(), sign_counts=True))))

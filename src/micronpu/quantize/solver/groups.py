@@ -193,9 +193,9 @@ def _observe_parts(
 ) -> None:
     """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
-    y = cat(x, a); z = cat(y, b), and y is read elsewhere        a shares the qparams of y, its own or those of z y =
-    cat(x, a); z = cat(x, b)                                 y and z may each have their own y = minimum(x, a)
-    x and a share those of y, beyond which they may saturate
+        y = cat(x, a); z = cat(y, b), and y is read elsewhere    a shares the qparams of y, its own or those of z
+        y = cat(x, a); z = cat(x, b)                             y and z may each have their own
+        y = minimum(x, a)                                        x and a share those of y, and may saturate
 
     Args:
         observers: of all places.

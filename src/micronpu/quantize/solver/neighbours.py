@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
+from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ops.facts import Form
 from micronpu.ops.softmax import MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
@@ -39,11 +40,13 @@ from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.thresholds import LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
 
 Ends: TypeAlias = tuple[float, float]
+UNLIMITED: Ends = (-math.inf, math.inf)
 Places: TypeAlias = Mapping[Place, Any]
 """Observers, this package's or torchao's, of values and of (operand, reader) edges."""
 Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
 
+_SELECTION = (OutputQuantization.SHARED, NewValues.NONE)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -55,9 +58,7 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     _lift_masked(values, places, groups)
     _observe_operands(places)
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
-    for observer, observed in groups.items():
-        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
-            _observe_clamped(observer, observed, places, groups)
+    _observe_clamped(values, places, groups)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
@@ -114,46 +115,41 @@ def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> Non
 # ---------------------------------------------------------------- clamps
 
 
-def _observe_clamped(observer: RangeObserver, observed: Iterable[Value], places: Places, groups: Groups) -> None:
-    found = [_ends(value, places, groups) for value in observed]
-    low = min((ends[0] for ends in found if ends), default=-math.inf)
-    high = max((ends[1] for ends in found if ends), default=math.inf)
-    if all(found) and math.isfinite(low + high):
-        observer.within = low, high
+def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
+    """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
+    made, read = dict[Value, Ends](), dict[Value, Ends]()
+    for value in values.all:
+        selected = [(value.added, value.added), *(made[v] for v in value.float_operands)] if _selects(value) else ()
+        made[value] = value.clamps_to if value.is_clamp else _union(selected)
+    for value in reversed(values.all):
+        read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
+    for observer, observed in groups.items():
+        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
+            low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
+            if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
+                observer.within = low, high
 
 
-def _ends(value: Value, places: Places, groups: Groups) -> Ends | None:
-    """Return the limits of clamps that read a value, possibly moved; None if it has other readers.
-
-    Args:
-        groups: the result of a clamp may share the qparams of its operand, which must then cover the same range.
-    """
-    found: list[Ends] = []
-    for reader in value.readers:
-        if not reader.is_known or reader.shape is None:
-            return None
-        observer, ends = places.get(reader), None
-        if reader.is_clamp and all(_stems_from(other, reader) for other in groups.get(observer, {})):
-            ends = reader.clamps_to
-        elif observer is not None and is_fixed(observer):
-            end = reader.saturates_from(float(observer.scale) / 2)
-            # The last integers of the operand are larger than that, for any zero point.
-            ends = None if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
-        elif reader.moves and len(reader.operands) == 1:
-            ends = _ends(reader, places, groups)
-        if ends is None:
-            return None
-        found.append(ends)
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:
+    """Return the limits of the clamps behind a reader, which may move or select the value; infinite for others."""
+    observer = places.get(reader)
+    if reader.is_clamp:
+        return reader.clamps_to
+    if observer is not None and is_fixed(observer):
+        end = reader.saturates_from(float(observer.scale) / 2)
+        # The last integers of the operand are larger than that, for any zero point.
+        return UNLIMITED if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
+    return read[reader] if _selects(reader) else UNLIMITED
 
 
-def _stems_from(value: Value, clamp: Value) -> bool:
-    """Return True if a value is the result of a clamp, possibly moved."""
-    while value is not clamp:
-        if not value.moves or len(value.operands) != 1:
-            return False
-        (value,) = value.operands
-    return True
+def _selects(value: Value) -> bool:
+    """Return True if each element is one of an operand, so that clamps in front of the operator are as good."""
+    return value.moves or (value.rule is not None and (value.rule.output, value.rule.new_values) == _SELECTION)
+
+
+def _union(found: Iterable[Ends]) -> Ends:
+    ends = list(found)
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else UNLIMITED
 
 
 # ---------------------------------------------------------------- singularities
