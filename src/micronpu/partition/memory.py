@@ -30,17 +30,14 @@ class Lifetime:
     first: int
     last: int
 
-    def meets(self, other: Lifetime) -> bool:
-        """Return True if both are alive at some step."""
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass(frozen=True)
 class Placement:
-    """Offsets in bytes, in the order of the tensors, and the total size."""
+    """Offsets in bytes of the tensors, the total size, and the order in which they were placed."""
 
     offsets: tuple[int, ...]
     size: int
+    order: Sequence[int]
 
 
 def alive_bytes(tensors: Iterable[Lifetime]) -> dict[int, int]:
@@ -65,35 +62,23 @@ def lower_bound(tensors: Iterable[Lifetime]) -> int:
 
 def place(tensors: Sequence[Lifetime]) -> Placement:
     """Return offsets at which tensors with common lifetimes do not overlap."""
-    count = len(tensors)
     neighbours = _neighbours(tensors)
     bound = lower_bound(tensors)
-
-    def fit(order: Sequence[int]) -> Placement:
-        return _first_fit(tensors, neighbours, order)
-
-    best, order = _best_fixed(tensors, neighbours, bound)
-    if best.size == bound:
-        return best
+    best = latest = _best_fixed(tensors, neighbours, bound)
     dice = random.Random(0)
-    current, size = order, best
     for _ in range(TRIES):
-        # Move a topmost tensor before one of its neighbours: tensors that are placed late end up at the top.
-        top = [i for i in range(count) if size.offsets[i] + tensors[i].size == size.size]
-        moved = dice.choice(top)
-        candidate = [i for i in current if i != moved]
-        candidate.insert(dice.randrange(current.index(moved) + 1), moved)
-        if neighbours[moved] and dice.random() < 0.5:
-            other = dice.choice(neighbours[moved])
-            candidate.remove(other)
-            candidate.insert(dice.randrange(count), other)
-        found = fit(candidate)
-        if found.size <= size.size:
-            current, size = candidate, found
-        if found.size < best.size:
-            best = found
         if best.size == bound:
             break
+        # Move a topmost tensor before one of its neighbours: tensors that are placed late end up at the top.
+        moved = other = dice.choice([i for i, t in enumerate(tensors) if latest.offsets[i] + t.size == latest.size])
+        order = [i for i in latest.order if i != moved]
+        order.insert(dice.randrange(latest.order.index(moved) + 1), moved)
+        if neighbours[moved] and dice.random() < 0.5:
+            other = dice.choice(neighbours[moved])
+            order.remove(other)
+            order.insert(dice.randrange(len(tensors)), other)
+        latest = _first_fit(tensors, neighbours, order, latest, {moved, other})
+        best = min(best, latest, key=lambda placement: placement.size)
     return best
 
 
@@ -108,10 +93,8 @@ def _neighbours(tensors: Sequence[Lifetime]) -> list[list[int]]:
     return found
 
 
-def _best_fixed(
-    tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], bound: int
-) -> tuple[Placement, list[int]]:
-    """Return the best placement of a few fixed orders, and its order."""
+def _best_fixed(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], bound: int) -> Placement:
+    """Return the best placement of a few fixed orders."""
 
     def length(i: int) -> int:
         return tensors[i].last - tensors[i].first + 1
@@ -123,30 +106,47 @@ def _best_fixed(
         lambda i: (tensors[i].first, -tensors[i].size),
         lambda i: (-sum(tensors[j].size for j in neighbours[i]) - tensors[i].size, tensors[i].first),
     )
-    order: list[int] = []
-    best: Placement | None = None
+    indices = range(len(tensors))
+    best = Placement((0,) * len(tensors), sum(t.size for t in tensors) + 1, indices)
     for key in keys:
-        candidate = sorted(range(len(tensors)), key=key)
-        found = _first_fit(tensors, neighbours, candidate)
-        if best is None or found.size < best.size:
-            best, order = found, candidate
+        placement = _first_fit(tensors, neighbours, sorted(indices, key=key), best, indices)
+        best = min(best, placement, key=lambda placement: placement.size)
         if best.size == bound:
             break
-    assert best is not None
-    return best, order
+    return best
 
 
-def _first_fit(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> Placement:
-    """Place each tensor in turn at the lowest offset that is free during its lifetime."""
+def _first_fit(
+    tensors: Sequence[Lifetime],
+    neighbours: Sequence[Sequence[int]],
+    order: Sequence[int],
+    earlier: Placement,
+    moved: Iterable[int],
+) -> Placement:
+    """Place each tensor in turn at the lowest offset that is free during its lifetime.
+
+    The order of the placement `earlier` differs in the tensors `moved` only.  Other tensors keep their offsets as long
+    as no neighbour leaves or takes bytes below their ends.  Return `earlier` if it is smaller.
+    """
+
+    def reached(i: int, offset: int) -> Iterable[int]:
+        return (j for j in neighbours[i] if earlier.offsets[j] + tensors[j].size > offset)
+
+    affected = {*moved, *(j for i in moved for j in reached(i, earlier.offsets[i]))}
     offsets = [-1] * len(tensors)
-    top = 0
     for i in order:
-        taken = sorted((offsets[j], offsets[j] + tensors[j].size) for j in neighbours[i] if offsets[j] >= 0)
-        offset = 0
-        for start, end in taken:
-            if start - offset >= tensors[i].size:
+        if i not in affected:
+            offsets[i] = earlier.offsets[i]
+            continue
+        size, offset = tensors[i].size, 0
+        for start, end in sorted((offsets[j], offsets[j] + tensors[j].size) for j in neighbours[i] if offsets[j] >= 0):
+            if start - offset >= size:
                 break
             offset = max(offset, end)
+        if offset + size > earlier.size:
+            return earlier
+        if offset != earlier.offsets[i]:
+            affected.update(reached(i, min(offset, earlier.offsets[i])))
         offsets[i] = offset
-        top = max(top, offset + tensors[i].size)
-    return Placement(tuple(offsets), top)
+    size = max((offset + t.size for offset, t in zip(offsets, tensors, strict=True)), default=0)
+    return Placement(tuple(offsets), size, order)
