@@ -18,6 +18,12 @@ class CorruptFlatbufferError(ValueError):
     """An offset or length points outside the buffer. Callers turn it into a `PayloadError` with the file's name."""
 
 
+def need(holds: object, what: str) -> None:
+    """Raise `CorruptFlatbufferError` unless ``holds``."""
+    if not holds:
+        raise CorruptFlatbufferError(what)
+
+
 _FORMATS = {f"<{code}": struct.Struct(f"<{code}") for code in "bBhHiIqQfd"}
 _READERS = {format_: form.unpack_from for format_, form in _FORMATS.items()}
 _OFFSET, _ENTRY = _READERS["<i"], _READERS["<H"]
@@ -79,7 +85,7 @@ class Table:
     data: Buffer
     position: int
 
-    def _field(self, number: int) -> int:
+    def offset(self, number: int) -> int:
         """Byte position of a field, 0 when it is absent and has its default."""
         data, position, vtable = self.data, self.position, -1
         try:  # inlined `_read`: reading a program makes millions of these calls
@@ -95,28 +101,24 @@ class Table:
             pass
         raise CorruptFlatbufferError(f"a table at {position} is outside the {len(data)} bytes")
 
-    def offset(self, number: int) -> int:
-        """Byte position of a field, 0 when it is absent and has its default."""
-        return self._field(number)
-
     def fields(self) -> tuple[int, ...]:
         """Numbers of the fields that are present, including unknown ones."""
         size = _read("<H", self.data, self.position - _read("<i", self.data, self.position))
-        return tuple(number for number in range((size - 4) // 2) if self._field(number))
+        return tuple(number for number in range((size - 4) // 2) if self.offset(number))
 
     def integer(self, number: int, format_: str = "<i", default: int = 0) -> int:
         """A number field."""
-        position = self._field(number)
+        position = self.offset(number)
         return _read(format_, self.data, position) if position else default
 
     def table(self, number: int) -> Table | None:
         """A table or union value field, None when absent."""
-        position = self._field(number)
+        position = self.offset(number)
         return Table(self.data, position + _read("<I", self.data, position)) if position else None
 
     def vector(self, number: int) -> Vector:
         """A vector field; an absent one has no elements."""
-        position = self._field(number)
+        position = self.offset(number)
         if not position:
             return Vector(self.data, 0, 0)
         start = position + _read("<I", self.data, position)
@@ -138,10 +140,8 @@ def root(data: Buffer, identifier: bytes) -> Table:
     Raises:
         CorruptFlatbufferError: too short, another identifier, or a root outside the buffer.
     """
-    if len(data) < 8:
-        raise CorruptFlatbufferError(f"{len(data)} bytes are too few for a flatbuffer")
-    if bytes(data[4:8]) != identifier:
-        raise CorruptFlatbufferError(f"its identifier is {bytes(data[4:8])!r}, not {identifier!r}")
+    need(len(data) >= 8, f"{len(data)} bytes are too few for a flatbuffer")
+    need(bytes(data[4:8]) == identifier, f"its identifier is {bytes(data[4:8])!r}, not {identifier!r}")
     table = Table(data, _read("<I", data, 0))
     _read("<i", data, table.position)
     return table

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from dataclasses import dataclass
 
 from micronpu.base import flatbuffer
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
+from micronpu.base.flatbuffer import Table, need
 
 _CUSTOM = 32
 UINT8 = 3
@@ -81,8 +80,7 @@ def read_model(data: bytes) -> ModelView:
     """
     root = flatbuffer.root(data, b"TFL3")
     subgraphs = root.vector(2)
-    if subgraphs.length != 1:
-        raise CorruptFlatbufferError(f"it has {subgraphs.length} subgraphs instead of one")
+    need(subgraphs.length == 1, f"it has {subgraphs.length} subgraphs instead of one")
     graph = subgraphs.table(0)
     buffers = [_buffer(data, table) for table in root.vector(4).tables()]
     codes = [_operator_name(table) for table in root.vector(1).tables()]
@@ -96,16 +94,14 @@ def read_model(data: bytes) -> ModelView:
         *((f"a result of {o.name}", o.outputs, 0) for o in operators),
     ):
         for index in indices:
-            if not lowest <= index < len(tensors):
-                raise CorruptFlatbufferError(f"{what} is tensor {index}, but there are {len(tensors)} tensors")
+            need(lowest <= index < len(tensors), f"{what} is tensor {index}, but there are {len(tensors)} tensors")
     return model
 
 
 def _buffer(data: bytes, table: Table) -> bytes:
     offset, size = table.integer(1, "<Q"), table.integer(2, "<Q")
     if offset > 1:  # buffers of large models follow the flatbuffer
-        if offset + size > len(data):
-            raise CorruptFlatbufferError(f"a buffer of {size} bytes at {offset} leaves the {len(data)} bytes")
+        need(offset + size <= len(data), f"a buffer of {size} bytes at {offset} leaves the {len(data)} bytes")
         return data[offset : offset + size]
     vector = table.vector(0)
     return data[vector.start : vector.start + vector.length]
@@ -113,20 +109,16 @@ def _buffer(data: bytes, table: Table) -> bytes:
 
 def _tensor(table: Table, buffers: list[bytes]) -> TensorView:
     number = table.integer(2, "<I")
-    if number >= len(buffers):
-        raise CorruptFlatbufferError(f"a tensor has buffer {number}, but there are {len(buffers)} buffers")
+    need(number < len(buffers), f"a tensor has buffer {number}, but there are {len(buffers)} buffers")
     scale: tuple[float, ...] = ()
     zero_point: tuple[int, ...] = ()
     quantization = table.table(4)
     if quantization is not None:
-        words = quantization.vector(2).integers("<I")
-        scale = struct.unpack(f"<{len(words)}f", struct.pack(f"<{len(words)}I", *words))
+        scale = quantization.vector(2).integers("<f")
         zero_point = quantization.vector(3).integers("<q") or (0,) * len(scale)
-        if len(zero_point) != len(scale):
-            raise CorruptFlatbufferError(f"a tensor has {len(scale)} scales and {len(zero_point)} zero points")
+        need(len(zero_point) == len(scale), f"a tensor has {len(scale)} scales and {len(zero_point)} zero points")
     shape, name = table.vector(0).integers(), table.string(3)
-    if any(size < 0 for size in shape):
-        raise CorruptFlatbufferError(f"the tensor {name} has shape {list(shape)}")
+    need(all(size >= 0 for size in shape), f"the tensor {name} has shape {list(shape)}")
     return TensorView(name, shape, table.integer(1, "<b"), scale, zero_point, buffers[number])
 
 
@@ -138,8 +130,7 @@ def _operator_name(table: Table) -> str:
 
 def _operator(table: Table, codes: list[str]) -> OperatorView:
     number = table.integer(0, "<I")
-    if number >= len(codes):
-        raise CorruptFlatbufferError(f"an operator has code {number}, but there are {len(codes)} codes")
+    need(number < len(codes), f"an operator has code {number}, but there are {len(codes)} codes")
     return OperatorView(codes[number], table.vector(1).integers(), table.vector(2).integers())
 
 

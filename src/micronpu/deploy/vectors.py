@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import ModelError
-from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, blob, number, numbers, tables
+from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.program.data import VECTORS
 from micronpu.program.io import ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
@@ -158,22 +158,22 @@ def bundle(
     """Return the bytes of the bundled program."""
     cases = [
         {
-            side: tables([_value(io, array) for io, array in zip(tensors, arrays, strict=True)])
+            side: Vector("tables", [_value(io, array) for io, array in zip(tensors, arrays, strict=True)])
             for side, (tensors, arrays) in enumerate(((inputs, row), (outputs, expected)))
         }
         for row, expected in zip(vectors.inputs, vectors.outputs, strict=True)
     ]
     writer = FlatbufferWriter()
-    suites = tables([{0: method, 1: tables(cases)}])
-    root = {0: number("Uint32", _VERSION), 1: suites, 2: blob(program, _PROGRAM_ALIGNMENT)}
+    suites = Vector("tables", [{0: method, 1: Vector("tables", cases)}])
+    root = {0: Number("Uint32", _VERSION), 1: suites, 2: Vector("bytes", program, _PROGRAM_ALIGNMENT)}
     return writer.finish(writer.table(root), _IDENTIFIER)
 
 
 def _value(io: ProgramIO, array: Array) -> Fields:
     tensor = {
-        0: number("Int8", _NUMBERS[io.tensor.dtype]),
-        1: numbers("Int32", io.tensor.shape),
-        2: blob(io.flat(array).tobytes(), _DATA_ALIGNMENT),
-        3: blob(bytes(io.tensor.dim_order)),
+        0: Number("Int8", _NUMBERS[io.tensor.dtype]),
+        1: Vector("Int32", io.tensor.shape),
+        2: Vector("bytes", io.flat(array).tobytes(), _DATA_ALIGNMENT),
+        3: Vector("bytes", bytes(io.tensor.dim_order)),
     }
-    return {0: number("Uint8", _TENSOR), 1: tensor}
+    return {0: Number("Uint8", _TENSOR), 1: tensor}

@@ -26,7 +26,7 @@ _ONE = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
 
 @dataclass(frozen=True)
 class Number:
-    """A number field; the file omits it if it has its default."""
+    """A number field, of the kind "Bool", "Int32", "Uint8" and so on; the file omits it if it has its default."""
 
     kind: str
     value: Any
@@ -35,37 +35,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Vector:
-    """Numbers of a kind, tables if ``kind`` is "", or bytes aligned to ``alignment``."""
+    """A vector of numbers of a kind; of "tables", each a `Fields`; or of "bytes", aligned to ``alignment``."""
 
     kind: str
     items: Any
-    alignment: int = 0
+    alignment: int = 1
 
 
 Fields: TypeAlias = dict[int, Any]
 """The fields of a table by number, in the order in which their referenced objects are written.
 
 A field is a number, a text, a table, a vector, or the position of an object written earlier."""
-
-
-def number(kind: str, value: Any, default: Any = 0) -> Number:
-    """A number field; ``kind`` is "Bool", "Int32", "Uint8" and so on."""
-    return Number(kind, value, default)
-
-
-def numbers(kind: str, items: Sequence[int]) -> Vector:
-    """A vector of numbers."""
-    return Vector(kind, items)
-
-
-def tables(items: Sequence[Fields]) -> Vector:
-    """A vector of tables."""
-    return Vector("", items)
-
-
-def blob(data: bytes, alignment: int = 1) -> Vector:
-    """A vector of bytes."""
-    return Vector("bytes", data, alignment)
 
 
 class FlatbufferWriter:
@@ -140,7 +120,7 @@ class FlatbufferWriter:
         if isinstance(content, dict):
             return self.table(content)
         items = content.items
-        if not content.kind:
+        if content.kind == "tables":
             return self.offsets([self.table(item) for item in items])
         is_blob = content.kind == "bytes"
         data = bytes(items) if is_blob else struct.pack(f"<{len(items)}{_CODES[content.kind]}", *items)
@@ -191,7 +171,7 @@ def _fields(schema: Schema, table: str, content: Mapping[str, Any]) -> Fields:
         if value is not None and field.kind == "union":
             member, inner = value
             kind = next(members[member] for members in schema.enums.values() if member in members)
-            found |= {field.number - 1: number("Uint8", kind), field.number: _fields(schema, member, inner)}
+            found |= {field.number - 1: Number("Uint8", kind), field.number: _fields(schema, member, inner)}
         elif value is not None:
             found[field.number] = _value(schema, field, value)
     return found
@@ -199,9 +179,9 @@ def _fields(schema: Schema, table: str, content: Mapping[str, Any]) -> Fields:
 
 def _value(schema: Schema, field: Field, value: Any) -> Any:
     if isinstance(value, bytes):
-        return blob(value, field.alignment)
+        return Vector("bytes", value, field.alignment)
     if field.is_number:
-        return numbers(field.kind, value) if field.is_vector else number(field.kind, value)
+        return (Vector if field.is_vector else Number)(field.kind, value)
     if field.is_vector:
-        return tables([_fields(schema, field.kind, item) for item in value])
+        return Vector("tables", [_fields(schema, field.kind, item) for item in value])
     return value if field.kind == "string" else _fields(schema, field.kind, value)

@@ -33,7 +33,7 @@ _NAMES = {DType.INT8: "INT8", DType.UINT8: "INT8", DType.INT16: "INT16", DType.I
 
 @dataclass(frozen=True)
 class Preferences:
-    """Strengths of the compiler of a TOSA program, which select one of several TOSA forms of an operator.
+    """Strengths of Vela, the only compiler of TOSA programs so far: they select one of several forms of an operator.
 
     Attributes:
         longest_stride: of windows with padding; for longer strides the padding is a separate operator.
@@ -44,37 +44,25 @@ class Preferences:
         enlarging: factors by which images grow without copies, if equal for height and width.
     """
 
-    longest_stride: int
-    longest_dilation: int
-    largest_kernel: int
-    products_per_copy: int
-    most_inputs: int
-    enlarging: tuple[int, ...]
+    longest_stride: int = 3
+    longest_dilation: int = 2
+    largest_kernel: int = 64
+    products_per_copy: int = 128
+    most_inputs: int = 65536
+    enlarging: tuple[int, ...] = (2, 4, 8)
 
 
-VELA = Preferences(
-    longest_stride=3,
-    longest_dilation=2,
-    largest_kernel=64,
-    products_per_copy=128,
-    most_inputs=65536,
-    enlarging=(2, 4, 8),
-)
-"""Preferences for every Ethos-U; Vela is the only compiler of TOSA so far."""
+VELA = Preferences()
 
 
 class TosaEmitter:
-    """Writes the operators of a graph; one node at a time is the current node.
+    """Writes the operators of a graph; one node at a time is the current node."""
 
-    Args:
-        prefers: selects among several forms.
-    """
-
+    prefers = VELA
     IGNORE_NAN = schema.NanPropagationMode.IGNORE
     """Argument of comparisons, which has no effect on integers."""
 
-    def __init__(self, prefers: Preferences = VELA) -> None:
-        self.prefers = prefers
+    def __init__(self) -> None:
         self._tensors: dict[Tensor, TosaTensor] = {}
         self._constants: dict[tuple[Any, ...], TosaTensor] = {}
         self._operators: list[TosaOperator] = []
@@ -177,16 +165,19 @@ class TosaEmitter:
 
     def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
         """A binary operator; missing leading axes of an operand are added."""
-        rank = max(x.rank, z.rank)
-        a, b = (self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in (x, z))
-        return self.add(name, (a, b), np.broadcast_shapes(a.shape, b.shape), dtype, *arguments)
+        operands, shape = self._aligned(x, z)
+        return self.add(name, operands, shape, dtype, *arguments)
 
     def multiply(self, x: TosaTensor, z: TosaTensor, shift: int = 0) -> TosaTensor:
         """Product of int32 tensors, shifted right with rounding to nearest."""
-        rank = max(x.rank, z.rank)
-        a, b = (self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in (x, z))
-        shape = np.broadcast_shapes(a.shape, b.shape)
-        return self.add("MUL", (a, b, self.number(shift, "INT8")), shape, "INT32")
+        operands, shape = self._aligned(x, z)
+        return self.add("MUL", (*operands, self.number(shift, "INT8")), shape, "INT32")
+
+    def _aligned(self, *operands: TosaTensor) -> tuple[tuple[TosaTensor, ...], Sequence[int]]:
+        """Operands of one rank, and the shape to which they broadcast."""
+        rank = max(t.rank for t in operands)
+        made = tuple(self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in operands)
+        return made, np.broadcast_shapes(*(t.shape for t in made))
 
     def reshape(self, x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
         """x with another shape; x itself if it has that shape."""

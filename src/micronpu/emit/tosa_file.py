@@ -12,16 +12,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.emit import tosa_schema as schema
-from micronpu.emit.flatbuffer_tables import (
-    Fields,
-    FlatbufferWriter,
-    Number,
-    Vector,
-    blob,
-    number,
-    numbers,
-    tables,
-)
+from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.ir.types import Shape
 
 SHAPE = "SHAPE"
@@ -107,12 +98,14 @@ def serialized(
     block: Fields = {schema.Block.NAME: name, schema.Block.INPUTS: read, schema.Block.OUTPUTS: given}
     block[schema.Block.OPERATORS] = writer.offsets([_write_operator(writer, step) for step in steps])
     for field, is_shape in ((schema.Block.TENSORS, False), (schema.Block.SHAPES, True)):
-        block[field] = tables([_fields(t) for t in tensors if (t.dtype == SHAPE) == is_shape])
+        block[field] = Vector("tables", [_fields(t) for t in tensors if (t.dtype == SHAPE) == is_shape])
     graph: Fields = {
-        schema.Graph.REGIONS: tables([{schema.Region.BLOCKS: tables([block]), schema.Region.NAME: "main"}]),
+        schema.Graph.REGIONS: Vector(
+            "tables", [{schema.Region.BLOCKS: Vector("tables", [block]), schema.Region.NAME: "main"}]
+        ),
         schema.Graph.VERSION: {
-            **{field: number("Int32", value, -1) for field, value in zip(schema.Version, schema.VERSION, strict=False)},
-            schema.Version.DRAFT: number("Bool", False, True),
+            **{field: Number("Int32", value, -1) for field, value in zip(schema.Version, schema.VERSION, strict=False)},
+            schema.Version.DRAFT: Number("Bool", False, True),
         },
         schema.Graph.SOFTWARE: _software(schema.LIBRARY),
         schema.Graph.COMPATIBILITY: {schema.Compatibility.READER: _software(schema.LIBRARY)},
@@ -142,8 +135,8 @@ def _write_operator(writer: FlatbufferWriter, operator: TosaOperator) -> int:
     # Last to first, the order in which the C++ compiler evaluates the arguments.
     attribute: Fields = {slot: _argument(value) for slot, value in reversed(list(enumerate(operator.arguments)))}
     fields: Fields = {
-        schema.Operator.OP: number("Uint32", kind),
-        schema.Operator.ATTRIBUTE_TYPE: number("Uint8", kind),
+        schema.Operator.OP: Number("Uint32", kind),
+        schema.Operator.ATTRIBUTE_TYPE: Number("Uint8", kind),
         schema.Operator.ATTRIBUTE: attribute,
         schema.Operator.INPUTS: read,
         schema.Operator.OUTPUTS: made,
@@ -155,12 +148,12 @@ def _write_operator(writer: FlatbufferWriter, operator: TosaOperator) -> int:
 def _argument(value: Any) -> Number | Vector:
     """Convert an argument to a field."""
     if isinstance(value, bytes):
-        return blob(value)
+        return Vector("bytes", value)
     if isinstance(value, (list, tuple)):
-        return numbers("Int32", value)
+        return Vector("Int32", value)
     if isinstance(value, bool):
-        return number("Bool", value)
-    return number("Uint32" if isinstance(value, IntEnum) else "Int32", value)
+        return Number("Bool", value)
+    return Number("Uint32" if isinstance(value, IntEnum) else "Int32", value)
 
 
 def _write_names(writer: FlatbufferWriter, *groups: Sequence[TosaTensor]) -> list[int]:
@@ -170,17 +163,17 @@ def _write_names(writer: FlatbufferWriter, *groups: Sequence[TosaTensor]) -> lis
 
 
 def _fields(tensor: TosaTensor) -> Fields:
-    data = blob(_bytes_of(tensor))
+    data = Vector("bytes", _bytes_of(tensor))
     if tensor.dtype == SHAPE:
         (rank,) = tensor.shape
-        return {schema.Shape.NAME: tensor.name, schema.Shape.RANK: number("Uint32", rank), schema.Shape.DATA: data}
+        return {schema.Shape.NAME: tensor.name, schema.Shape.RANK: Number("Uint32", rank), schema.Shape.DATA: data}
     return {
         schema.Tensor.NAME: tensor.name,
-        schema.Tensor.SHAPE: numbers("Int32", tensor.shape),
-        schema.Tensor.TYPE: number("Uint32", schema.DType[tensor.dtype]),
+        schema.Tensor.SHAPE: Vector("Int32", tensor.shape),
+        schema.Tensor.TYPE: Number("Uint32", schema.DType[tensor.dtype]),
         schema.Tensor.DATA: data,
         schema.Tensor.VARIABLE_NAME: "",
-        schema.Tensor.SCALES: blob(b""),
+        schema.Tensor.SCALES: Vector("bytes", b""),
     }
 
 
@@ -194,7 +187,7 @@ def _bytes_of(tensor: TosaTensor) -> bytes:
 
 def _software(version: Sequence[int]) -> Fields:
     numbered: Fields = {
-        field: number("Int32", value, -1) for field, value in zip(schema.Software, version, strict=False)
+        field: Number("Int32", value, -1) for field, value in zip(schema.Software, version, strict=False)
     }
     return {**numbered, schema.Software.MODIFIER: ""}
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.container import payload as container
-from micronpu.container.litert_view import element_name, read_model
+from micronpu.container.litert_view import read_model
 from micronpu.container.payload import Payload, parse
 from micronpu.container.reference import read_container
+from micronpu.emit.tosa_file import SHAPE
 from micronpu.host.tosa_executor import check_tosa
-from micronpu.host.tosa_rules import SIZES
 from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor, shape_text
 
 
@@ -77,10 +77,7 @@ def _litert(data: bytes) -> _Integers:
     # Names are more readable than numbers, but only micronpu's own are sure to be unique.
     own = [t.name for t in model.tensors]
     names = [n if own.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(own)] if len(set(own)) < len(own) else own
-    tensors = {}
-    for name, tensor in zip(names, model.tensors, strict=True):
-        suffix = f", scale {tensor.scale[0]:.6g}, zero point {tensor.zero_point[0]}" if tensor.scale else ""
-        tensors[name] = shape_text(element_name(tensor.type), tensor.shape) + suffix
+    tensors = dict(zip(names, map(str, model.tensors), strict=True))
 
     def of(indices: Iterable[int]) -> tuple[str, ...]:
         return tuple(names[i] for i in indices if i >= 0)
@@ -93,7 +90,7 @@ def _tosa(data: bytes) -> _Integers:
     # Constants are operators in this format; their readers refer to them by name, as in the other format.
     program = check_tosa(data)
     known = [*program.inputs, *program.constants.items(), *((step.output, step.call.result) for step in program.steps)]
-    tensors = {name: shape_text(o.dtype.lower(), o.shape) for name, o in known if o.dtype != SIZES}
+    tensors = {name: shape_text(o.dtype.lower(), o.shape) for name, o in known if o.dtype != SHAPE}
     inputs, outputs = (tuple(name for name, _ in io) for io in (program.inputs, program.outputs))
     operators = tuple(_Operator(step.name, step.inputs, (step.output,)) for step in program.steps)
     return _Integers(tensors, inputs, outputs, operators)

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, need, root
 from micronpu.container.litert_view import schema_names
 
 _HINT = "copy the file again, or compile the model again"
@@ -45,10 +45,6 @@ OPERATORS = frozenset(_NAMES.split())
 """Operators used in our programs."""
 
 
-class _BadGraphError(Exception):
-    """The defect, as a clause without a full stop."""
-
-
 def check_litert(model: bytes | memoryview) -> None:
     """Check a LiteRT program.
 
@@ -61,9 +57,9 @@ def check_litert(model: bytes | memoryview) -> None:
     try:
         program = root(model, b"TFL3")
         graphs = list(program.vector(2).tables())
-        _need(len(graphs) == 1, f"it has {len(graphs)} graphs")
+        need(len(graphs) == 1, f"it has {len(graphs)} graphs")
         _Graph(program, graphs[0]).check()
-    except (_BadGraphError, CorruptFlatbufferError) as error:
+    except CorruptFlatbufferError as error:
         raise PayloadError(f"The LiteRT program of the NPU partition is damaged: {error}.", hint=_HINT) from None
     except (struct.error, IndexError, TypeError, UnicodeDecodeError):  # the schema's readers do not check bounds
         what = "The LiteRT program of the NPU partition is damaged: a field of it leaves the file."
@@ -82,21 +78,21 @@ class _Graph:
         """Check the tensors, then the operators in order: each reads existing values and writes new ones."""
         there = {i for i, tensor in enumerate(self._tensors) if self._check_tensor(i, tensor)}
         inputs, outputs = (self._indices(self._graph.vector(field).integers(), "the graph") for field in (1, 2))
-        _need(not there.intersection(inputs), "an input of the graph is a constant")
+        need(not there.intersection(inputs), "an input of the graph is a constant")
         there.update(inputs)
         for number, operator in enumerate(self._graph.vector(3).tables()):
             index = operator.integer(0, "<I")
-            _need(index < len(self._codes), f"operator {number} has kind {index} of {len(self._codes)}")
+            need(index < len(self._codes), f"operator {number} has kind {index} of {len(self._codes)}")
             name = schema_names("BuiltinOperator").get(self._codes[index], "of an unknown kind")
             where = f"operator {number} ({name})"
-            _need(name in OPERATORS, f"{where} is in no program that micronpu writes")
+            need(name in OPERATORS, f"{where} is in no program that micronpu writes")
             reads = [i for i in operator.vector(1).integers() if i != -1]
             makes = self._indices(operator.vector(2).integers(), where)
-            _need(reads and makes, f"{where} reads or makes nothing")
+            need(reads and makes, f"{where} reads or makes nothing")
             for tensor in self._indices(reads, where):
-                _need(tensor in there, f"{where} reads tensor {tensor}, which nothing has made")
+                need(tensor in there, f"{where} reads tensor {tensor}, which nothing has made")
             for tensor in makes:
-                _need(tensor not in there, f"{where} makes tensor {tensor}, which is there already")
+                need(tensor not in there, f"{where} makes tensor {tensor}, which is there already")
                 there.add(tensor)
             self._indices([i for i in operator.vector(8).integers() if i != -1], where)
             _check_options(operator, where)
@@ -105,35 +101,35 @@ class _Graph:
                 scales = [self._scales[i][0] for i in (*reads, *makes) if self._scales[i]]
                 wide = self._tensors[reads[0]].integer(1, "<b") == _INT16
                 fits = not scales or check(scales, wide, dict(_options(operator)))
-                _need(fits, f"{where} has the scales {', '.join(f'{scale:g}' for scale in scales)}")
+                need(fits, f"{where} has the scales {', '.join(f'{scale:g}' for scale in scales)}")
         for tensor in outputs:
-            _need(tensor in there, f"its output, tensor {tensor}, is made by nothing")
+            need(tensor in there, f"its output, tensor {tensor}, is made by nothing")
 
     def _indices(self, found: Any, where: str) -> list[int]:
         for index in found:
-            _need(0 <= index < len(self._tensors), f"{where} names tensor {index} of {len(self._tensors)}")
+            need(0 <= index < len(self._tensors), f"{where} names tensor {index} of {len(self._tensors)}")
         return list(found)
 
     def _check_tensor(self, number: int, tensor: Table) -> bool:
         """Return True if it has a value before the program runs: as a constant, or as a state."""
         where = f"tensor {number}"
         shape, kind, index = tensor.vector(0).integers(), tensor.integer(1, "<b"), tensor.integer(2, "<I")
-        _need(kind in _BYTES, f"{where} has the element type {kind}")
+        need(kind in _BYTES, f"{where} has the element type {kind}")
         is_empty = shape == (0,)  # the shape operand that reshapes a tensor to a scalar
         fits = len(shape) <= _MOST_AXES and all(n >= 1 for n in shape)
-        _need(fits or is_empty, f"{where} has the shape {list(shape)}")
+        need(fits or is_empty, f"{where} has the shape {list(shape)}")
         size = math.prod(shape) * _BYTES[kind]
-        _need(size <= _MOST_BYTES, f"{where} has {size} bytes")
-        _need(index < len(self._buffers), f"{where} has buffer {index} of {len(self._buffers)}")
+        need(size <= _MOST_BYTES, f"{where} has {size} bytes")
+        need(index < len(self._buffers), f"{where} has buffer {index} of {len(self._buffers)}")
         buffer = self._buffers[index]
-        _need(not buffer.integer(1, "<Q") and not tensor.offset(6), f"{where} is stored in another way")
+        need(not buffer.integer(1, "<Q") and not tensor.offset(6), f"{where} is stored in another way")
         data = buffer.vector(0)
-        _need(data.length in (0, size), f"{where} of {size} bytes has a constant of {data.length}")
-        _need(_is_text(tensor.vector(3)), f"{where} has a name that is no text")
+        need(data.length in (0, size), f"{where} of {size} bytes has a constant of {data.length}")
+        need(_is_text(tensor.vector(3)), f"{where} has a name that is no text")
         quantization = tensor.table(4)
         if quantization is not None:
             _check_qparams(quantization, shape, kind, where)
-        _need(kind not in _RANGES or self._scales[number], f"{where} has integers without a scale")
+        need(kind not in _RANGES or self._scales[number], f"{where} has integers without a scale")
         return is_empty or bool(data.length) or bool(tensor.integer(5, "<B"))
 
 
@@ -176,26 +172,24 @@ def _check_qparams(quantization: Table, shape: tuple[int, ...], kind: int, where
     scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
     axis = quantization.integer(6)
     low, high = _RANGES.get(kind, _INT32)
-    _need(not quantization.integer(4, "<B"), f"{where} has qparams of another kind")
+    need(not quantization.integer(4, "<B"), f"{where} has qparams of another kind")
     for scale in scales:
-        if not 0 < scale < math.inf:
-            raise _BadGraphError(f"{where} has the scale {scale}")
+        need(0 < scale < math.inf, f"{where} has the scale {scale}")
     for zero in zeros:
-        if not low <= zero <= high:
-            raise _BadGraphError(f"{where} has the zero point {zero}")
+        need(low <= zero <= high, f"{where} has the zero point {zero}")
     if len(scales) > 1:
-        _need(0 <= axis < len(shape) and shape[axis] == len(scales), f"{where} has {len(scales)} scales")
-    _need(len(zeros) in (0, 1, len(scales)), f"{where} has {len(scales)} scales and {len(zeros)} zero points")
+        need(0 <= axis < len(shape) and shape[axis] == len(scales), f"{where} has {len(scales)} scales")
+    need(len(zeros) in (0, 1, len(scales)), f"{where} has {len(scales)} scales and {len(zeros)} zero points")
 
 
 def _check_options(operator: Table, where: str) -> None:
     for name, value in _options(operator):
         if isinstance(value, float):
-            _need(math.isfinite(value), f"{where} has the {name} {value}")
+            need(math.isfinite(value), f"{where} has the {name} {value}")
         elif _POSITIVE.search(name):
-            _need(1 <= value <= _LARGEST, f"{where} has the {name} {value}")
+            need(1 <= value <= _LARGEST, f"{where} has the {name} {value}")
         elif name in _AT_MOST:
-            _need(0 <= value <= _AT_MOST[name], f"{where} has the {name} {value}")
+            need(0 <= value <= _AT_MOST[name], f"{where} has the {name} {value}")
 
 
 def _options(operator: Table) -> Iterator[tuple[str, Any]]:
@@ -223,8 +217,3 @@ def _fields(kind: int) -> tuple[Any, tuple[str, ...]]:
         return None, ()
     plain = [n for n, f in vars(made).items() if callable(f) and n != "Init" and f.__code__.co_argcount == 1]
     return made, tuple(n for n in plain if not n.endswith(("AsNumpy", "Length", "IsNone")))
-
-
-def _need(holds: object, what: str) -> None:
-    if not holds:
-        raise _BadGraphError(what)

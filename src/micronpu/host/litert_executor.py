@@ -13,11 +13,11 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -132,15 +132,8 @@ class OperatorTrace:
     outputs: tuple[np.ndarray[Any, Any], ...]
 
 
-class HostProgram(ABC):
-    """A LiteRT or TOSA program with its kernels, ready to run.
-
-    Attributes:
-        inputs, outputs: in the order of the program.
-    """
-
-    inputs: tuple[PartitionIO, ...]
-    outputs: tuple[PartitionIO, ...]
+class Executor(Protocol):
+    """Runs the program of a partition on memory that the runtime provides."""
 
     @abstractmethod
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -154,7 +147,18 @@ class HostProgram(ABC):
     def run_traced(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
     ) -> None:
-        """Like `run`; `sink` is called after each operator of a LiteRT program, and after the last one of TOSA."""
+        """Like `run`; `sink` is called after each operation; for a TOSA program, after the last one."""
+
+
+class HostProgram(Executor):
+    """A LiteRT or TOSA program with its kernels, ready to run.
+
+    Attributes:
+        inputs, outputs: in the order of the program.
+    """
+
+    inputs: tuple[PartitionIO, ...]
+    outputs: tuple[PartitionIO, ...]
 
     def outputs_of(
         self, inputs: Sequence[np.ndarray[Any, Any]], sink: Callable[[OperatorTrace], None] | None = None

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.host.litert_executor import Buffer, HostProgram, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.litert_executor import HostProgram, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
-
-
-class Executor(Protocol):
-    """Runs the program of a partition on memory that the runtime provides."""
-
-    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Compute all outputs."""
-
-    def run_traced(
-        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
-    ) -> None:
-        """Like `run`; `sink` is called after each operation."""
 
 
 class Proof(Protocol):

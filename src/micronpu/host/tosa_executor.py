@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, need, root
 from micronpu.emit import tosa_schema as schema
+from micronpu.emit.tosa_file import NUMPY, SHAPE
 from micronpu.emit.tosa_schema import IDENTIFIER
 from micronpu.host.litert_executor import Buffer, HostProgram, Mode, OperatorTrace, PartitionIO, check_buffers
-from micronpu.host.tosa_rules import SIZES, WIDTHS, Operand, TosaCall, check_call, need
-from micronpu.host.tosa_run import computed, value_of
+from micronpu.host.tosa_rules import check_call, computed
+from micronpu.host.tosa_run import WIDTHS, Operand, TosaCall, value_of
 
 __all__ = ["IDENTIFIER", "TosaProgram"]
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
-_NUMPY = {"BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32}
 
 
 class TosaProgram(HostProgram):
@@ -112,9 +112,9 @@ class TosaProgram(HostProgram):
 
 
 def _io(tensor: Operand) -> PartitionIO:
-    if tensor.dtype not in _NUMPY:
+    if tensor.dtype == "INT48":
         raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=_COMPILE_AGAIN)
-    return PartitionIO(tensor.shape, np.dtype(_NUMPY[tensor.dtype]))
+    return PartitionIO(tensor.shape, NUMPY[tensor.dtype])
 
 
 _HINT = "copy the file again, or compile the model again"
@@ -261,7 +261,7 @@ class _BlockCheck:
         known = self._known()
         inputs, outputs = (_names(self._block, field) for field in (schema.Block.INPUTS, schema.Block.OUTPUTS))
         for name in (*inputs, *outputs):
-            need(name in known and known[name].dtype != SIZES, f"it has no tensor {name!r}")
+            need(name in known and known[name].dtype != SHAPE, f"it has no tensor {name!r}")
         need(len(set(inputs)) == len(inputs), "an input is listed twice")
         need(not any(known[name].data for name in inputs), "an input is a constant")
         ready = set(inputs)
@@ -290,7 +290,7 @@ class _BlockCheck:
         _check_fields(table, schema.Tensor, where)
         shape, number = table.vector(schema.Tensor.SHAPE).integers(), table.integer(schema.Tensor.TYPE, "<I")
         dtype = self._types.get(number, f"of the unknown type {number}")
-        need(dtype in WIDTHS and dtype != SIZES, f"{where} is {dtype}, which no program has")
+        need(dtype in WIDTHS and dtype != SHAPE, f"{where} is {dtype}, which no program has")
         fits = len(shape) <= _MOST_AXES and all(n >= 1 for n in shape)
         need(fits, f"{where} has the shape {list(shape)}")
         flags = (table.integer(field, "<B") for field in (schema.Tensor.VARIABLE, schema.Tensor.UNRANKED))
@@ -304,9 +304,9 @@ class _BlockCheck:
         _check_fields(table, schema.Shape, where)
         rank = table.integer(schema.Shape.RANK, "<I")
         need(rank <= 2 * _MOST_AXES, f"{where} has {rank} sizes")
-        data = _data(table, schema.Shape.DATA, rank * WIDTHS[SIZES], where)
+        data = _data(table, schema.Shape.DATA, rank * WIDTHS[SHAPE], where)
         need(data is not None or not rank, f"{where} has no sizes")
-        return Operand(SIZES, (rank,), data or b"")
+        return Operand(SHAPE, (rank,), data or b"")
 
     def _check_operator(self, table: Table, number: int, known: dict[str, Operand], ready: set[str]) -> None:
         op = table.integer(schema.Operator.OP, "<I")
@@ -328,7 +328,7 @@ class _BlockCheck:
         need(result in known and result not in ready, f"{where} makes {result!r}, which is unknown or made already")
         ready.add(result)
         if name in ("CONST", "CONST_SHAPE"):
-            is_constant = known[result].data is not None and (name == "CONST_SHAPE") == (known[result].dtype == SIZES)
+            is_constant = known[result].data is not None and (name == "CONST_SHAPE") == (known[result].dtype == SHAPE)
             need(not read and is_constant, f"{where} is none")
             need(not attribute.fields(), f"{where} has an unknown attribute")
             self._constants[result] = known[result]

@@ -1,4 +1,4 @@
-"""Types, shapes and attribute ranges of TOSA's operators.
+"""Types, shapes and attribute ranges of TOSA's operators, and the kernel of each.
 
 The tables are those of the specification (https://www.mlplatform.org/tosa/tosa_spec_1_0_1.html: "Supported Data Types"
 and the `ERROR_IF` of each operator), for integers. An operator, an attribute or a type that is missing here is refused.
@@ -9,118 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
+import numpy as np
+
+from micronpu.base.flatbuffer import need
+from micronpu.emit.tosa_file import NUMPY
+from micronpu.emit.tosa_schema import DType, ResizeMode, RoundingMode
+from micronpu.host import tosa_run as run
+from micronpu.host.tosa_run import LARGEST, TosaCall, pairs
 from micronpu.ir.types import Shape
 
-SIZES = "SHAPE"
-"""The type of an operand that is a list of sizes, which is not a tensor."""
-WIDTHS = {"BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT48": 6, SIZES: 8}
-"""Bytes of an element in the file."""
-_LARGEST = 1 << 13
-"""Maximum kernel, stride or padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
 _MOST_SCALE, _MOST_SIDE = 1 << 11, 1 << 14  # of RESIZE
-_DOUBLE_ROUND, _MOST_ROUNDING = 3, 3  # RoundingMode
-_NEAREST, _BILINEAR = 1, 2  # ResizeMode
-_MOST_NAN = 2  # NanPropagationMode
-_NUMBERS = {"INT32": 5, "INT48": 6}  # DType, of sums
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An operand or result of an operator.
-
-    Attributes:
-        shape: of a list of sizes: its length.
-        data: of a constant, as stored in the file.
-    """
-
-    dtype: str
-    shape: Shape
-    data: bytes | None = None
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-
-class TosaCall:
-    """An operator with its operands and its result.
-
-    Args:
-        attributes: those of the operator; its rule has to read each of them.
-    """
-
-    def __init__(self, operands: Sequence[Operand], result: Operand, attributes: Table) -> None:
-        self.operands, self.result = tuple(operands), result
-        self.attributes, self._unread = attributes, set(attributes.fields())
-
-    def shape(self, index: int, rank: int | None = None) -> Shape:
-        """The shape of an operand; checks its rank."""
-        found = self.operands[index].shape
-        need(rank in (None, len(found)), f"operand {index} has the shape {list(found)} instead of {rank} axes")
-        return found
-
-    def values(self, index: int, count: int) -> tuple[int, ...]:
-        """The numbers of an operand that must be a one-dimensional constant."""
-        operand = self.operands[index]
-        need(operand.data is not None, f"operand {index} is computed, where a constant belongs")
-        need(operand.shape == (count,), f"operand {index} has the shape {list(operand.shape)} instead of [{count}]")
-        width, data = WIDTHS[operand.dtype], operand.data or b""
-        return tuple(int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width))
-
-    def zero(self, index: int, *, word: bool = False) -> None:
-        """Check a zero point: 0 unless the type has 8 bits; ``word``: 32768 is allowed for an unsigned 16-bit type."""
-        (value,) = self.values(index, 1)
-        fits = self.operands[index].dtype == "INT8" or value == 0 or (word and value == -(1 << 15))
-        need(fits, f"operand {index} is the zero point {value}")
-
-    def number(self, field: int, least: int, most: int, what: str) -> int:
-        """Return an attribute that is a number."""
-        self._unread.discard(field)
-        value = self.attributes.integer(field)
-        need(least <= value <= most, f"{what} is {value}")
-        return value
-
-    def flag(self, field: int, what: str) -> bool:
-        """Return an attribute that is a truth value."""
-        self._unread.discard(field)
-        value = self.attributes.integer(field, "<B")
-        need(value <= 1, f"{what} is {value}")
-        return bool(value)
-
-    def numbers(self, field: int, count: int, least: int, what: str) -> tuple[int, ...]:
-        """Return an attribute that is a list of numbers."""
-        self._unread.discard(field)
-        found = self.attributes.vector(field).integers()
-        need(self.attributes.offset(field), f"{what} is missing")  # readers require even an empty list
-        need(len(found) == count and all(least <= n <= _LARGEST for n in found), f"{what} is {list(found)}")
-        return found
-
-    def scalar(self, field: int, what: str) -> int:
-        """Return an attribute with the bytes of one element of the first operand's type."""
-        self._unread.discard(field)
-        found = self.attributes.vector(field).integers("<B")
-        need(len(found) == WIDTHS[self.operands[0].dtype], f"{what} has {len(found)} bytes")
-        return int.from_bytes(bytes(found), "little", signed=True)
-
-    def axis(self) -> int:
-        """Return the attribute that is an axis of the first operand."""
-        return self.number(0, 0, len(self.operands[0].shape) - 1, "the axis")
-
-    def nan(self, field: int) -> None:
-        """Check the NaN mode, which has no effect on integers."""
-        self.number(field, 0, _MOST_NAN, "the treatment of NaN")
-
-    def end(self) -> None:
-        """Check that every attribute has been read."""
-        need(not self._unread, f"it has the unknown attribute {min(self._unread, default=0)}")
-
-
-def need(holds: object, what: str) -> None:
-    """Raise `CorruptFlatbufferError` unless ``holds``."""
-    if not holds:
-        raise CorruptFlatbufferError(what)
 
 
 def check_call(name: str, call: TosaCall) -> None:
@@ -132,13 +31,13 @@ def check_call(name: str, call: TosaCall) -> None:
     Raises:
         CorruptFlatbufferError: the defect, as a clause.
     """
-    need(name in RULES, "no program has it")
-    shape_of, types = RULES[name]
+    need(name in OPERATORS, "no program has it")
+    rule, types, _ = OPERATORS[name]
     given, made = tuple(o.dtype for o in call.operands), call.result.dtype
     if name == "CONCAT" and len(set(given)) == 1:
         given = given[:1]
     need((given, made) in types, f"it makes {made} of {', '.join(given) or 'nothing'}")
-    shape = shape_of(call)
+    shape = rule(call)
     call.end()
     need(call.result.shape == tuple(shape), f"it makes {list(shape)}, which is declared as {call.result}")
 
@@ -160,8 +59,11 @@ _INTEGERS = "INT8 INT16 INT32"
 _ANY = f"BOOL {_INTEGERS}"
 _BINARY, _UNARY, _TEST = "T,T>T", "T>T", "T,T>BOOL"
 _SUMS = "INT8,INT8,INT32,INT8,INT8>INT32 INT16,INT8,INT48,INT16,INT8>INT48"
-_RESIZED = (("INT8", "INT8"), ("INT8", "INT32"), ("INT16", "INT16"), ("INT16", "INT48"))
-_RESCALED = itertools.product((*_INTEGERS.split(), "INT48"), ("INT16", "INT32"), _INTEGERS.split())
+_SCALED = (("INT8", "INT8"), ("INT8", "INT32"), ("INT16", "INT16"), ("INT16", "INT48"))
+_RESIZED = " ".join(f"{x},SHAPE,SHAPE,SHAPE>{y}" for x, y in _SCALED)
+_CASTS = " ".join(f"{x}>{y}" for x, y in itertools.permutations(_ANY.split(), 2))
+_MULTIPLIED = itertools.product((*_INTEGERS.split(), "INT48"), ("INT16", "INT32"), _INTEGERS.split())
+_RESCALED = " ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _MULTIPLIED)
 # --- element-wise ---
 
 
@@ -217,11 +119,11 @@ def _looked_up(call: TosaCall) -> Shape:
 
 def _rescaled(call: TosaCall) -> Shape:
     x, multipliers = call.operands[0], call.operands[1]
-    wide, rounding = call.flag(0, "the width of the multipliers"), call.number(1, 1, _MOST_ROUNDING, "the rounding")
+    wide, rounding = call.flag(0, "the width of the multipliers"), call.number(1, 1, max(RoundingMode), "the rounding")
     per_channel = call.flag(2, "the scaling by channel")
     unsigned = [call.flag(field, "the sign") for field in (3, 4)]
     need(wide == (multipliers.dtype == "INT32"), f"the multipliers are {multipliers.dtype}")
-    need(wide or rounding != _DOUBLE_ROUND, "multipliers of 16 bits are rounded twice")
+    need(wide or rounding != RoundingMode.DOUBLE_ROUND, "multipliers of 16 bits are rounded twice")
     need(not (wide and x.dtype == "INT48"), "48 bits are multiplied by 32")
     need(x.shape or not per_channel, "a scalar is scaled by channel")
     count = x.shape[-1] if per_channel else 1
@@ -276,7 +178,7 @@ def _padded(call: TosaCall) -> Shape:
     pads = call.values(1, 2 * len(shape))
     need(all(n >= 0 for n in pads), f"the padding is {list(pads)}")
     call.values(2, 1)
-    return tuple(n + before + after for n, (before, after) in zip(shape, _pairs(pads), strict=True))
+    return tuple(n + before + after for n, (before, after) in zip(shape, pairs(pads), strict=True))
 
 
 def _reshaped(call: TosaCall) -> Shape:
@@ -331,14 +233,10 @@ def _steps(size: int, before: int, after: int, window: int, stride: int) -> int:
     return room // stride + 1
 
 
-def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:
-    return [(values[i], values[i + 1]) for i in range(0, len(values), 2)]
-
-
 def _pooled(call: TosaCall) -> Shape:
     batch, *sides, channels = call.shape(0, 4)
     kernel, stride = call.numbers(0, 2, 1, "the window"), call.numbers(1, 2, 1, "the stride")
-    pads = _pairs(call.numbers(2, 4, 0, "the padding"))
+    pads = pairs(call.numbers(2, 4, 0, "the padding"))
     need(all(max(pad) < k for pad, k in zip(pads, kernel, strict=True)), f"the padding is {pads}")
     far = [_steps(n, *pad, k, s) for n, pad, k, s in zip(sides, pads, kernel, stride, strict=True)]
     return (batch, *far, channels)
@@ -347,7 +245,7 @@ def _pooled(call: TosaCall) -> Shape:
 def _averaged(call: TosaCall) -> Shape:
     call.zero(1)
     call.zero(2)
-    call.number(3, _NUMBERS["INT32"], _NUMBERS["INT32"], "the type of the sums")
+    call.number(3, DType.INT32, DType.INT32, "the type of the sums")
     return _pooled(call)
 
 
@@ -363,16 +261,16 @@ def _check_sums(call: TosaCall, channels: int, bound: int) -> None:
     call.zero(3)
     call.zero(4)
     call.flag(bound, "the bound")
-    kind = _NUMBERS[call.result.dtype]
+    kind = DType[call.result.dtype]
     call.number(bound + 1, kind, kind, "the type of the sums")
 
 
 def _far(call: TosaCall, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
     """Spatial shape of a convolution's result."""
-    pads = _pairs(call.numbers(0, 2 * len(sides), 0, "the padding"))
+    pads = pairs(call.numbers(0, 2 * len(sides), 0, "the padding"))
     stride, dilation = (call.numbers(i, len(sides), 1, what) for i, what in ((1, "the stride"), (2, "the dilation")))
     windows = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    need(max(windows) <= _LARGEST, f"the windows have sides of {windows}")
+    need(max(windows) <= LARGEST, f"the windows have sides of {windows}")
     return [_steps(n, *pad, k, s) for n, pad, k, s in zip(sides, pads, windows, stride, strict=True)]
 
 
@@ -400,8 +298,8 @@ def _spread(call: TosaCall) -> Shape:
     channels, *kernel, inner = call.shape(1, 4)
     need(inner == depth, f"weights for {inner} channels meet {depth}")
     _check_sums(call, channels, 2)
-    pads, stride = _pairs(call.numbers(0, 4, -_LARGEST, "the padding")), call.numbers(1, 2, 1, "the stride")
-    need(max(kernel) <= _LARGEST, f"the windows have sides of {kernel}")
+    pads, stride = pairs(call.numbers(0, 4, -LARGEST, "the padding")), call.numbers(1, 2, 1, "the stride")
+    need(max(kernel) <= LARGEST, f"the windows have sides of {kernel}")
     need(all(min(pad) > -k for pad, k in zip(pads, kernel, strict=True)), f"the padding is {pads}")
     return (
         batch,
@@ -420,10 +318,10 @@ def _multiplied(call: TosaCall) -> Shape:
 
 def _resized(call: TosaCall) -> Shape:
     batch, *sides, channels = call.shape(0, 4)
-    mode = call.number(0, _NEAREST, _BILINEAR, "the mode")
-    is_sum = call.result.dtype in _NUMBERS
-    need(is_sum == (mode == _BILINEAR), f"mode {mode} makes {call.result.dtype}")
-    scales, offsets, borders = _pairs(call.values(1, 4)), call.values(2, 2), call.values(3, 2)
+    mode = call.number(0, min(ResizeMode), max(ResizeMode), "the mode")
+    is_sum = call.result.dtype in ("INT32", "INT48")
+    need(is_sum == (mode == ResizeMode.BILINEAR), f"mode {mode} makes {call.result.dtype}")
+    scales, offsets, borders = pairs(call.values(1, 4)), call.values(2, 2), call.values(3, 2)
     far = []
     for side, (over, under), offset, border in zip(sides, scales, offsets, borders, strict=True):
         need(0 < over <= _MOST_SCALE and 0 < under < 16 * over, f"the scale is {over} / {under}")
@@ -434,46 +332,75 @@ def _resized(call: TosaCall) -> Shape:
     return (batch, *far, channels)
 
 
-RULES: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[str, ...], str]]]] = {
-    "ARGMAX": (_position, _types("T>INT32", "INT8 INT16")),
-    "AVG_POOL2D": (_averaged, _types("T,T,T>T", "INT8 INT16")),
-    "CONV2D": (_convolution(2), _types(_SUMS)),
-    "CONV3D": (_convolution(3), _types(_SUMS)),
-    "DEPTHWISE_CONV2D": (_depthwise, _types(_SUMS)),
-    "TRANSPOSE_CONV2D": (_spread, _types(_SUMS)),
-    "MATMUL": (_multiplied, _types("INT8,INT8,INT8,INT8>INT32 INT16,INT16,INT16,INT16>INT48")),
-    "MAX_POOL2D": (_greatest, _types(_UNARY, "INT8 INT16")),
-    "CLAMP": (_clamped, _types(_UNARY, "INT8 INT16")),
-    **dict.fromkeys(("ADD", "SUB", "INTDIV"), (_broadcast, _types(_BINARY, "INT32"))),
-    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (_compared, _types(_BINARY, "INT32"))),
-    **dict.fromkeys(("EQUAL", "GREATER", "GREATER_EQUAL"), (_broadcast, _types(_TEST, "INT32"))),
-    **dict.fromkeys(("ABS", "CLZ"), (_same, _types(_UNARY, "INT32"))),
-    **dict.fromkeys(("LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT"), (_broadcast, _types(_BINARY, _INTEGERS))),
-    "ARITHMETIC_RIGHT_SHIFT": (_shifted, _types(_BINARY, _INTEGERS)),
-    **dict.fromkeys(("BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"), (_broadcast, _types(_BINARY, _INTEGERS))),
-    "BITWISE_NOT": (_same, _types(_UNARY, _INTEGERS)),
-    **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"), (_broadcast, _types(_BINARY, "BOOL"))),
-    "LOGICAL_NOT": (_same, _types(_UNARY, "BOOL")),
-    "REDUCE_SUM": (_reduced, _types(_UNARY, "INT32")),
-    **dict.fromkeys(("REDUCE_ALL", "REDUCE_ANY"), (_reduced, _types(_UNARY, "BOOL"))),
-    **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), (_extreme, _types(_UNARY, _INTEGERS))),
-    "CONCAT": (_joined, _types(_UNARY, _ANY)),
-    "REVERSE": (_reversed, _types(_UNARY, _ANY)),
-    "TRANSPOSE": (_transposed, _types(_UNARY, _ANY)),
-    "RESHAPE": (_reshaped, _types(f"T,{SIZES}>T", _ANY)),
-    "TILE": (_tiled, _types(f"T,{SIZES}>T", _ANY)),
-    "MUL": (_product, _types("T,T,INT8>INT32", _INTEGERS)),
-    "TABLE": (_looked_up, _types("INT8,INT8>INT8 INT16,INT16>INT32")),
-    "NEGATE": (_negated, _types("T,T,T>T", _INTEGERS)),
-    "SELECT": (_broadcast, _types("BOOL,T,T>T", _ANY)),
-    "PAD": (_padded, _types(f"T,{SIZES},T>T", _ANY)),
-    "SLICE": (_sliced, _types(f"T,{SIZES},{SIZES}>T", _ANY)),
-    "GATHER": (_gathered, _types("T,INT32>T", _INTEGERS)),
-    "SCATTER": (_scattered, _types("T,INT32,T>T", _INTEGERS)),
-    "RESIZE": (_resized, _types(" ".join(f"{x},{SIZES},{SIZES},{SIZES}>{y}" for x, y in _RESIZED))),
-    "CAST": (_same, _types(" ".join(f"{x}>{y}" for x, y in itertools.permutations(_ANY.split(), 2)))),
-    "RESCALE": (_rescaled, _types(" ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _RESCALED))),
-    "IDENTITY": (_same, _types(_UNARY, f"{_ANY} INT48")),
+OPERATORS: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[str, ...], str]], run.Compute]] = {
+    "ARGMAX": (_position, _types("T>INT32", "INT8 INT16"), lambda c, x: np.argmax(x[0], axis=c.axis())),
+    "AVG_POOL2D": (_averaged, _types("T,T,T>T", "INT8 INT16"), run.average),
+    "CONV2D": (_convolution(2), _types(_SUMS), run.convolve),
+    "CONV3D": (_convolution(3), _types(_SUMS), run.convolve),
+    "DEPTHWISE_CONV2D": (_depthwise, _types(_SUMS), run.convolve_depthwise),
+    "TRANSPOSE_CONV2D": (_spread, _types(_SUMS), run.convolve_transposed),
+    "MATMUL": (_multiplied, _types("INT8,INT8,INT8,INT8>INT32 INT16,INT16,INT16,INT16>INT48"), run.matmul),
+    "MAX_POOL2D": (_greatest, _types(_UNARY, "INT8 INT16"), run.greatest),
+    "CLAMP": (_clamped, _types(_UNARY, "INT8 INT16"), run.clamp),
+    "ADD": (_broadcast, _types(_BINARY, "INT32"), run.each(np.add, wide=True)),
+    "SUB": (_broadcast, _types(_BINARY, "INT32"), run.each(np.subtract, wide=True)),
+    "INTDIV": (_broadcast, _types(_BINARY, "INT32"), run.divide),
+    "MAXIMUM": (_compared, _types(_BINARY, "INT32"), run.each(np.maximum)),
+    "MINIMUM": (_compared, _types(_BINARY, "INT32"), run.each(np.minimum)),
+    "EQUAL": (_broadcast, _types(_TEST, "INT32"), run.each(np.equal)),
+    "GREATER": (_broadcast, _types(_TEST, "INT32"), run.each(np.greater)),
+    "GREATER_EQUAL": (_broadcast, _types(_TEST, "INT32"), run.each(np.greater_equal)),
+    "ABS": (_same, _types(_UNARY, "INT32"), run.each(np.abs, wide=True)),
+    "CLZ": (_same, _types(_UNARY, "INT32"), run.leading_zeros),
+    "LOGICAL_LEFT_SHIFT": (_broadcast, _types(_BINARY, _INTEGERS), run.left),
+    "LOGICAL_RIGHT_SHIFT": (_broadcast, _types(_BINARY, _INTEGERS), run.right),
+    "ARITHMETIC_RIGHT_SHIFT": (_shifted, _types(_BINARY, _INTEGERS), run.right_signed),
+    "BITWISE_AND": (_broadcast, _types(_BINARY, _INTEGERS), run.each(np.bitwise_and)),
+    "BITWISE_OR": (_broadcast, _types(_BINARY, _INTEGERS), run.each(np.bitwise_or)),
+    "BITWISE_XOR": (_broadcast, _types(_BINARY, _INTEGERS), run.each(np.bitwise_xor)),
+    "BITWISE_NOT": (_same, _types(_UNARY, _INTEGERS), run.each(np.invert)),
+    "LOGICAL_AND": (_broadcast, _types(_BINARY, "BOOL"), run.each(np.logical_and)),
+    "LOGICAL_OR": (_broadcast, _types(_BINARY, "BOOL"), run.each(np.logical_or)),
+    "LOGICAL_XOR": (_broadcast, _types(_BINARY, "BOOL"), run.each(np.logical_xor)),
+    "LOGICAL_NOT": (_same, _types(_UNARY, "BOOL"), run.each(np.logical_not)),
+    "REDUCE_SUM": (_reduced, _types(_UNARY, "INT32"), run.along_axis(np.sum, wide=True)),
+    "REDUCE_ALL": (_reduced, _types(_UNARY, "BOOL"), run.along_axis(np.all)),
+    "REDUCE_ANY": (_reduced, _types(_UNARY, "BOOL"), run.along_axis(np.any)),
+    "REDUCE_MAX": (_extreme, _types(_UNARY, _INTEGERS), run.along_axis(np.max)),
+    "REDUCE_MIN": (_extreme, _types(_UNARY, _INTEGERS), run.along_axis(np.min)),
+    "CONCAT": (_joined, _types(_UNARY, _ANY), lambda c, x: np.concatenate(x, c.axis())),
+    "REVERSE": (_reversed, _types(_UNARY, _ANY), lambda c, x: np.flip(x[0], c.axis())),
+    "TRANSPOSE": (_transposed, _types(_UNARY, _ANY), lambda c, x: x[0].transpose(run.list_of(c, 0))),
+    "RESHAPE": (_reshaped, _types("T,SHAPE>T", _ANY), lambda c, x: x[0].reshape(c.result.shape)),
+    "TILE": (_tiled, _types("T,SHAPE>T", _ANY), lambda c, x: np.tile(x[0], x[1].tolist())),
+    "MUL": (_product, _types("T,T,INT8>INT32", _INTEGERS), run.multiply),
+    "TABLE": (_looked_up, _types("INT8,INT8>INT8 INT16,INT16>INT32"), run.look_up),
+    "NEGATE": (_negated, _types("T,T,T>T", _INTEGERS), run.negate),
+    "SELECT": (_broadcast, _types("BOOL,T,T>T", _ANY), run.each(np.where)),
+    "PAD": (_padded, _types("T,SHAPE,T>T", _ANY), run.pad),
+    "SLICE": (_sliced, _types("T,SHAPE,SHAPE>T", _ANY), run.cut_out),
+    "GATHER": (_gathered, _types("T,INT32>T", _INTEGERS), run.gather),
+    "SCATTER": (_scattered, _types("T,INT32,T>T", _INTEGERS), run.scatter),
+    "RESIZE": (_resized, _types(_RESIZED), run.resize),
+    "CAST": (_same, _types(_CASTS), run.cast),
+    "RESCALE": (_rescaled, _types(_RESCALED), run.rescale),
+    "IDENTITY": (_same, _types(_UNARY, f"{_ANY} INT48"), lambda c, x: x[0]),
 }
-"""Rules by operator: a function that returns the shape of the result after checking all requirements besides types, and
-the types of the operands and of the result; a concatenation's first operand gives the type of all."""
+"""By operator: a function that returns the shape of the result after checking all requirements besides types, the types
+of the operands and of the result, and the kernel. A concatenation's first operand gives the type of all."""
+
+
+def computed(name: str, call: TosaCall, operands: Sequence[run.Array]) -> run.Array:
+    """Return the result of an operator.
+
+    Raises:
+        PayloadError: it is undefined for these operands.
+    """
+    made = np.asarray(OPERATORS[name][2](call, operands))
+    kind = NUMPY[call.result.dtype]
+    if made.dtype != kind or call.result.dtype == "INT48":
+        low, high = run.limits(call.result.dtype)
+        if not low <= int(made.min()) <= int(made.max()) <= high:
+            raise run.undefined(f"the result of {name} leaves {call.result.dtype}")
+        made = made.astype(kind)
+    return made

@@ -1,6 +1,6 @@
-"""Integer kernels of TOSA's operators in NumPy: the specification's pseudocode, a whole tensor at a time.
+"""Calls of TOSA's operators, and their integer kernels: the specification's pseudocode, a whole tensor at a time.
 
-`micronpu.host.tosa_executor` has checked operands, shapes and attributes. A result that the specification leaves
+`micronpu.host.tosa_rules` has checked operands, shapes and attributes. A result that the specification leaves
 undefined (its ``REQUIRE``: a sum that exceeds its type, an index out of range) raises `PayloadError`. The results equal
 those of TOSA's reference model, with which tests compare them.
 """
@@ -10,19 +10,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import PayloadError
-from micronpu.emit.tosa_file import NUMPY
-from micronpu.emit.tosa_schema import ResizeMode, RoundingMode
-from micronpu.host.tosa_rules import SIZES, Operand, TosaCall
+from micronpu.base.flatbuffer import Table, need
+from micronpu.emit.tosa_file import NUMPY, SHAPE
+from micronpu.emit.tosa_schema import NanPropagationMode, ResizeMode, RoundingMode
+from micronpu.ir.types import Shape
 
 Array = npt.NDArray[Any]
-Compute = Callable[[TosaCall, Sequence[Array]], Array]
 
+WIDTHS = {"BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT48": 6, SHAPE: 8}
+"""Bytes of an element in the file."""
+LARGEST = 1 << 13
+"""Maximum kernel, stride or padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
 _EXACT = {np.float32: 1 << 24, np.float64: 1 << 53}
 """Largest magnitude up to which a float holds every integer: float matrix products are exact below it."""
 _MOST_BYTES = 1 << 25
@@ -30,10 +35,103 @@ _MOST_BYTES = 1 << 25
 _BITS_48 = 48
 
 
+@dataclass(frozen=True)
+class Operand:
+    """An operand or result of an operator.
+
+    Attributes:
+        shape: of a list of sizes: its length.
+        data: of a constant, as stored in the file.
+    """
+
+    dtype: str
+    shape: Shape
+    data: bytes | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class TosaCall:
+    """An operator with its operands and its result.
+
+    Args:
+        attributes: those of the operator; its rule has to read each of them.
+    """
+
+    def __init__(self, operands: Sequence[Operand], result: Operand, attributes: Table) -> None:
+        self.operands, self.result = tuple(operands), result
+        self.attributes, self._unread = attributes, set(attributes.fields())
+
+    def shape(self, index: int, rank: int | None = None) -> Shape:
+        """The shape of an operand; checks its rank."""
+        found = self.operands[index].shape
+        need(rank in (None, len(found)), f"operand {index} has the shape {list(found)} instead of {rank} axes")
+        return found
+
+    def values(self, index: int, count: int) -> tuple[int, ...]:
+        """The numbers of an operand that must be a one-dimensional constant."""
+        operand = self.operands[index]
+        need(operand.data is not None, f"operand {index} is computed, where a constant belongs")
+        need(operand.shape == (count,), f"operand {index} has the shape {list(operand.shape)} instead of [{count}]")
+        width, data = WIDTHS[operand.dtype], operand.data or b""
+        return tuple(int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width))
+
+    def zero(self, index: int, *, word: bool = False) -> None:
+        """Check a zero point: 0 unless the type has 8 bits; ``word``: 32768 is allowed for an unsigned 16-bit type."""
+        (value,) = self.values(index, 1)
+        fits = self.operands[index].dtype == "INT8" or value == 0 or (word and value == -(1 << 15))
+        need(fits, f"operand {index} is the zero point {value}")
+
+    def number(self, field: int, least: int, most: int, what: str) -> int:
+        """Return an attribute that is a number."""
+        self._unread.discard(field)
+        value = self.attributes.integer(field)
+        need(least <= value <= most, f"{what} is {value}")
+        return value
+
+    def flag(self, field: int, what: str) -> bool:
+        """Return an attribute that is a truth value."""
+        self._unread.discard(field)
+        value = self.attributes.integer(field, "<B")
+        need(value <= 1, f"{what} is {value}")
+        return bool(value)
+
+    def numbers(self, field: int, count: int, least: int, what: str) -> tuple[int, ...]:
+        """Return an attribute that is a list of numbers."""
+        self._unread.discard(field)
+        found = self.attributes.vector(field).integers()
+        need(self.attributes.offset(field), f"{what} is missing")  # readers require even an empty list
+        need(len(found) == count and all(least <= n <= LARGEST for n in found), f"{what} is {list(found)}")
+        return found
+
+    def scalar(self, field: int, what: str) -> int:
+        """Return an attribute with the bytes of one element of the first operand's type."""
+        self._unread.discard(field)
+        found = self.attributes.vector(field).integers("<B")
+        need(len(found) == WIDTHS[self.operands[0].dtype], f"{what} has {len(found)} bytes")
+        return int.from_bytes(bytes(found), "little", signed=True)
+
+    def axis(self) -> int:
+        """Return the attribute that is an axis of the first operand."""
+        return self.number(0, 0, len(self.operands[0].shape) - 1, "the axis")
+
+    def nan(self, field: int) -> None:
+        """Check the NaN mode, which has no effect on integers."""
+        self.number(field, 0, max(NanPropagationMode), "the treatment of NaN")
+
+    def end(self) -> None:
+        """Check that every attribute has been read."""
+        need(not self._unread, f"it has the unknown attribute {min(self._unread, default=0)}")
+
+
+Compute = Callable[[TosaCall, Sequence[Array]], Array]
+
+
 def value_of(operand: Operand) -> Array:
     """A constant as an array; 48-bit values in int64."""
     data, shape = operand.data or b"", operand.shape
-    if operand.dtype == SIZES:
+    if operand.dtype == SHAPE:
         return np.frombuffer(data, "<i8")
     if operand.dtype == "BOOL":
         return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
@@ -44,22 +142,6 @@ def value_of(operand: Operand) -> Array:
     return np.right_shift(wide.view("<i8"), 16).reshape(shape)
 
 
-def computed(name: str, call: TosaCall, operands: Sequence[Array]) -> Array:
-    """Return the result of an operator.
-
-    Raises:
-        PayloadError: it is undefined for these operands.
-    """
-    made = np.asarray(COMPUTE[name](call, operands))
-    kind = NUMPY[call.result.dtype]
-    if made.dtype != kind or call.result.dtype == "INT48":
-        low, high = _limits(call.result.dtype)
-        if not low <= int(made.min()) <= int(made.max()) <= high:
-            raise undefined(f"the result of {name} leaves {call.result.dtype}")
-        made = made.astype(kind)
-    return made
-
-
 def undefined(what: str) -> PayloadError:
     """The error of a result that the specification does not define."""
     return PayloadError(
@@ -68,7 +150,7 @@ def undefined(what: str) -> PayloadError:
     )
 
 
-def _limits(dtype: str) -> tuple[int, int]:
+def limits(dtype: str) -> tuple[int, int]:
     bits = {"BOOL": 1, "INT48": _BITS_48}.get(dtype) or 8 * NUMPY[dtype].itemsize
     return (0, 1) if dtype == "BOOL" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
@@ -79,19 +161,15 @@ def _require(holds: Any, what: str) -> None:
 
 
 def _saturated(x: Array, dtype: str) -> Array:
-    return x.clip(*_limits(dtype)).astype(NUMPY[dtype])
+    return x.clip(*limits(dtype)).astype(NUMPY[dtype])
 
 
 def _wide(x: Array) -> Array:
     return x.astype(np.int64)
 
 
-def _list(call: TosaCall, field: int) -> tuple[int, ...]:
+def list_of(call: TosaCall, field: int) -> tuple[int, ...]:
     return call.attributes.vector(field).integers()
-
-
-def _flag(call: TosaCall, field: int) -> bool:
-    return bool(call.attributes.integer(field, "<B"))
 
 
 # --- changes of scale ---
@@ -106,31 +184,31 @@ def _scaled(x: Array, multiplier: Any, shift: Any, *, double: bool = False) -> A
     return np.asarray((x * multiplier + half) >> shift)
 
 
-def _rescale(call: TosaCall, operands: Sequence[Array]) -> Array:
+def rescale(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, multiplier, shift, zero_in, zero_out = operands
-    if _flag(call, 3):
+    if call.flag(3, ""):
         x, zero_in = (a.view(f"u{a.dtype.itemsize}") for a in (x, zero_in))
     double = call.attributes.integer(1) == RoundingMode.DOUBLE_ROUND
     multiplier, shift = (_wide(a if a.size > 1 else a.reshape(())) for a in (multiplier, shift))
     made = _scaled(_wide(x) - int(zero_in[0]), multiplier, shift, double=double)
-    low, high = _limits("INT32")
+    low, high = limits("INT32")
     _require(made.min() >= low and made.max() <= high, "RESCALE leaves INT32")
     dtype = call.result.dtype
-    if not _flag(call, 4):
+    if not call.flag(4, ""):
         return _saturated(made + int(zero_out[0]), dtype)
     kind = np.dtype(f"u{NUMPY[dtype].itemsize}")
     made = (made + int(zero_out.view(kind)[0])).clip(0, np.iinfo(kind).max)
     return made.astype(kind).view(NUMPY[dtype])
 
 
-def _multiply(call: TosaCall, operands: Sequence[Array]) -> Array:
+def multiply(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z, shift = _wide(operands[0]), _wide(operands[1]), int(operands[2][0])
     if shift:
         return _scaled(x, z, shift)
     return np.multiply(x, z).astype(np.int32)  # wraps silently, like the reference model
 
 
-def _table(call: TosaCall, operands: Sequence[Array]) -> Array:
+def look_up(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, entries = operands
     if entries.size == 256:
         return np.asarray(entries[x.astype(np.int16) + 128])
@@ -141,16 +219,16 @@ def _table(call: TosaCall, operands: Sequence[Array]) -> Array:
     return np.asarray((first << 7) + slope * (place & 127))
 
 
-def _negate(call: TosaCall, operands: Sequence[Array]) -> Array:
+def negate(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, zero_in, zero_out = operands
     return _saturated(int(zero_in[0]) - _wide(x) + int(zero_out[0]), call.result.dtype)
 
 
-def _clamp(call: TosaCall, operands: Sequence[Array]) -> Array:
+def clamp(call: TosaCall, operands: Sequence[Array]) -> Array:
     return operands[0].clip(call.scalar(0, ""), call.scalar(1, ""))
 
 
-def _cast(call: TosaCall, operands: Sequence[Array]) -> Array:
+def cast(call: TosaCall, operands: Sequence[Array]) -> Array:
     return operands[0].astype(NUMPY[call.result.dtype])
 
 
@@ -162,41 +240,41 @@ def _shift_count(z: Array, most: int) -> Array:
     return z
 
 
-def _left(call: TosaCall, operands: Sequence[Array]) -> Array:
+def left(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = operands
     return (_wide(x) << _wide(_shift_count(z, 31))).astype(x.dtype)
 
 
-def _right(call: TosaCall, operands: Sequence[Array]) -> Array:
+def right(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = operands
     return (_wide(x.view(f"u{x.dtype.itemsize}")) >> _wide(_shift_count(z, 31))).astype(x.dtype)
 
 
-def _right_signed(call: TosaCall, operands: Sequence[Array]) -> Array:
+def right_signed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = _wide(operands[0]), _wide(_shift_count(operands[1], 8 * operands[0].dtype.itemsize - 1))
     made = x >> z
-    if _flag(call, 0):
+    if call.flag(0, ""):
         made += np.where(z > 0, (x >> np.maximum(z - 1, 0)) & 1, 0)
     return made
 
 
-def _divide(call: TosaCall, operands: Sequence[Array]) -> Array:
+def divide(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = (_wide(a) for a in operands)
     _require(z != 0, "INTDIV divides by zero")
     return np.asarray(np.sign(x) * np.sign(z) * (abs(x) // abs(z)))
 
 
-def _leading_zeros(call: TosaCall, operands: Sequence[Array]) -> Array:
+def leading_zeros(call: TosaCall, operands: Sequence[Array]) -> Array:
     _, exponent = np.frexp(operands[0].view(np.uint32).astype(np.float64))
     return 32 - exponent
 
 
-def _each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
+def each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
     """Apply a NumPy function to each element; ``wide``: in 64 bits."""
     return lambda call, operands: compute(*(_wide(a) if wide else a for a in operands))
 
 
-def _along(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
+def along_axis(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
     """Apply a NumPy function along an axis, keeping it with size 1."""
 
     def along(call: TosaCall, operands: Sequence[Array]) -> Array:
@@ -209,16 +287,16 @@ def _along(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
 # --- movement ---
 
 
-def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _pad(call: TosaCall, operands: Sequence[Array]) -> Array:
+def pad(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, amounts, value = operands
-    return np.pad(x, _pairs(amounts.tolist()), constant_values=value[0]) if x.ndim else x
+    return np.pad(x, pairs(amounts.tolist()), constant_values=value[0]) if x.ndim else x
 
 
-def _slice(call: TosaCall, operands: Sequence[Array]) -> Array:
+def cut_out(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, begin, size = operands
     return x[tuple(slice(b, b + n) for b, n in zip(begin.tolist(), size.tolist(), strict=True))]
 
@@ -228,12 +306,12 @@ def _rows(indices: Array, count: int) -> Array:
     return indices
 
 
-def _gather(call: TosaCall, operands: Sequence[Array]) -> Array:
+def gather(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, indices = operands
     return np.take_along_axis(x, _rows(indices, x.shape[1])[..., None], 1)
 
 
-def _scatter(call: TosaCall, operands: Sequence[Array]) -> Array:
+def scatter(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, indices, rows = operands
     _require([len(np.unique(row)) == row.size for row in _rows(indices, x.shape[1])], "a row is written twice")
     made = x.copy()
@@ -265,12 +343,12 @@ def _factors(x: Array, weight: Array, zeros: Sequence[Array], products: int) -> 
 
 
 def _padded(x: Array, pads: Sequence[int]) -> Array:
-    return np.pad(x, [(0, 0), *_pairs(pads), (0, 0)]) if any(pads) else x
+    return np.pad(x, [(0, 0), *pairs(pads), (0, 0)]) if any(pads) else x
 
 
-def _convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
+def convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
-    pads, stride, dilation = (_list(call, field) for field in range(3))
+    pads, stride, dilation = (list_of(call, field) for field in range(3))
     kernel, size = weight.shape[1:-1], math.prod(weight.shape[1:])
     windows, flat = _windows(_padded(x, pads), kernel, stride, dilation), weight.reshape(len(weight), size).T
     made = np.empty(call.result.shape, np.int64)
@@ -284,9 +362,9 @@ def _convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
     return made + operands[2]
 
 
-def _convolve_depthwise(call: TosaCall, operands: Sequence[Array]) -> Array:
+def convolve_depthwise(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[:2]))
-    pads, stride, dilation = (_list(call, field) for field in range(3))
+    pads, stride, dilation = (list_of(call, field) for field in range(3))
     windows = _windows(_padded(x, pads), weight.shape[:2], stride, dilation)
     made = np.zeros((*windows.shape[:3], *weight.shape[2:]), x.dtype)
     for i, j in np.ndindex(*weight.shape[:2]):
@@ -294,9 +372,9 @@ def _convolve_depthwise(call: TosaCall, operands: Sequence[Array]) -> Array:
     return made.reshape(call.result.shape).astype(np.int64) + operands[2]
 
 
-def _convolve_transposed(call: TosaCall, operands: Sequence[Array]) -> Array:
+def convolve_transposed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
-    pads, stride = _pairs(_list(call, 0)), _list(call, 1)
+    pads, stride = pairs(list_of(call, 0)), list_of(call, 1)
     sides = [(n - 1) * s + k for n, s, k in zip(x.shape[1:3], stride, weight.shape[1:3], strict=True)]
     made = np.zeros((len(x), *sides, len(weight)), x.dtype)
     for i, j in np.ndindex(*weight.shape[1:3]):
@@ -308,15 +386,15 @@ def _convolve_transposed(call: TosaCall, operands: Sequence[Array]) -> Array:
     return _padded(cut, [max(side, 0) for pad in pads for side in pad]) + operands[2]
 
 
-def _matmul(call: TosaCall, operands: Sequence[Array]) -> Array:
+def matmul(call: TosaCall, operands: Sequence[Array]) -> Array:
     a, b = _factors(operands[0], operands[1], operands[2:], operands[0].shape[-1])
     return (a @ b).astype(np.int64)
 
 
-def _greatest(call: TosaCall, operands: Sequence[Array]) -> Array:
-    kernel, stride, pads = (_list(call, field) for field in range(3))
+def greatest(call: TosaCall, operands: Sequence[Array]) -> Array:
+    kernel, stride, pads = (list_of(call, field) for field in range(3))
     lowest = np.iinfo(operands[0].dtype).min
-    x = np.pad(operands[0], [(0, 0), *_pairs(pads), (0, 0)], constant_values=lowest)
+    x = np.pad(operands[0], [(0, 0), *pairs(pads), (0, 0)], constant_values=lowest)
     windows = _windows(x, kernel, stride, (1, 1))
     made = np.full(call.result.shape, lowest, x.dtype)
     for i, j in np.ndindex(*kernel):
@@ -324,8 +402,8 @@ def _greatest(call: TosaCall, operands: Sequence[Array]) -> Array:
     return made
 
 
-def _average(call: TosaCall, operands: Sequence[Array]) -> Array:
-    kernel, stride, pads = (_list(call, field) for field in range(3))
+def average(call: TosaCall, operands: Sequence[Array]) -> Array:
+    kernel, stride, pads = (list_of(call, field) for field in range(3))
     x, (zero_in, zero_out) = operands[0], (int(zero[0]) for zero in operands[1:])
     sums = np.zeros(call.result.shape, np.int64)
     count = np.zeros((*call.result.shape[1:3], 1), np.int64)
@@ -339,7 +417,7 @@ def _average(call: TosaCall, operands: Sequence[Array]) -> Array:
     return _saturated(_scaled(sums, multiplier, 30 + exponent.astype(np.int64)) + zero_out, call.result.dtype)
 
 
-def _resize(call: TosaCall, operands: Sequence[Array]) -> Array:
+def resize(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, scales, offsets, _ = operands
     places = []
     for axis in (0, 1):
@@ -357,60 +435,3 @@ def _resize(call: TosaCall, operands: Sequence[Array]) -> Array:
     ry, rx = ry[:, None, None], rx[:, None]
     upper, lower = (wide[:, y][:, :, x0] * (sx - rx) + wide[:, y][:, :, x1] * rx for y in (y0, y1))
     return np.asarray(upper * (sy - ry) + lower * ry)
-
-
-COMPUTE: dict[str, Compute] = {
-    "ARGMAX": lambda call, operands: np.argmax(operands[0], axis=call.axis()),
-    "AVG_POOL2D": _average,
-    "CONV2D": _convolve,
-    "CONV3D": _convolve,
-    "DEPTHWISE_CONV2D": _convolve_depthwise,
-    "TRANSPOSE_CONV2D": _convolve_transposed,
-    "MATMUL": _matmul,
-    "MAX_POOL2D": _greatest,
-    "CLAMP": _clamp,
-    "ADD": _each(np.add, wide=True),
-    "SUB": _each(np.subtract, wide=True),
-    "INTDIV": _divide,
-    "MAXIMUM": _each(np.maximum),
-    "MINIMUM": _each(np.minimum),
-    "EQUAL": _each(np.equal),
-    "GREATER": _each(np.greater),
-    "GREATER_EQUAL": _each(np.greater_equal),
-    "ABS": _each(np.abs, wide=True),
-    "CLZ": _leading_zeros,
-    "LOGICAL_LEFT_SHIFT": _left,
-    "LOGICAL_RIGHT_SHIFT": _right,
-    "ARITHMETIC_RIGHT_SHIFT": _right_signed,
-    "BITWISE_AND": _each(np.bitwise_and),
-    "BITWISE_OR": _each(np.bitwise_or),
-    "BITWISE_XOR": _each(np.bitwise_xor),
-    "BITWISE_NOT": _each(np.invert),
-    "LOGICAL_AND": _each(np.logical_and),
-    "LOGICAL_OR": _each(np.logical_or),
-    "LOGICAL_XOR": _each(np.logical_xor),
-    "LOGICAL_NOT": _each(np.logical_not),
-    "REDUCE_SUM": _along(np.sum, wide=True),
-    "REDUCE_MAX": _along(np.max),
-    "REDUCE_MIN": _along(np.min),
-    "REDUCE_ALL": _along(np.all),
-    "REDUCE_ANY": _along(np.any),
-    "MUL": _multiply,
-    "TABLE": _table,
-    "NEGATE": _negate,
-    "SELECT": _each(np.where),
-    "CONCAT": lambda call, operands: np.concatenate(operands, call.axis()),
-    "REVERSE": lambda call, operands: np.flip(operands[0], call.axis()),
-    "TRANSPOSE": lambda call, operands: operands[0].transpose(_list(call, 0)),
-    "RESHAPE": lambda call, operands: operands[0].reshape(call.result.shape),
-    "TILE": lambda call, operands: np.tile(operands[0], operands[1].tolist()),
-    "PAD": _pad,
-    "SLICE": _slice,
-    "GATHER": _gather,
-    "SCATTER": _scatter,
-    "RESIZE": _resize,
-    "CAST": _cast,
-    "RESCALE": _rescale,
-    "IDENTITY": lambda call, operands: operands[0],
-}
-"""Kernels of all operators of `micronpu.host.tosa_rules`; `computed` refuses results outside of the result's type."""

@@ -23,8 +23,8 @@ from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailable
 from micronpu.base.quiet import quiet
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library
-from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
-from micronpu.host.proof import CarriedReference, Executor, Proof
+from micronpu.host.litert_executor import Buffer, Executor, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.proof import CarriedReference, Proof
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import backend_with
 from micronpu.upstream.executorch import bindings

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from executorch.export import RecipeType
 
-    from micronpu.host.litert_executor import Mode
-    from micronpu.host.proof import Executor, Proof, Reference
+    from micronpu.host.litert_executor import Executor, Mode
+    from micronpu.host.proof import Proof, Reference
     from micronpu.partition.device import Device
     from micronpu.report.inside import Disassembly, Inside, InspectedDelegate
     from micronpu.targets.options import Options

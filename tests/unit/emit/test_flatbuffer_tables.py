@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from micronpu.base.flatbuffer import root
-from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, blob, number, numbers, tables
+from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 
 
 def test_everything_is_read_back() -> None:
-    inner: Fields = {0: number("Uint8", 7), 2: "naïve"}
+    inner: Fields = {0: Number("Uint8", 7), 2: "naïve"}
     fields: Fields = {
-        0: number("Int64", -5),
-        1: number("Bool", True),
-        2: numbers("Int32", [1, -2, 3]),
-        3: blob(b"abcde", 16),
-        4: tables([inner, {}, inner]),
-        5: number("Int32", -1, -1),
+        0: Number("Int64", -5),
+        1: Number("Bool", True),
+        2: Vector("Int32", [1, -2, 3]),
+        3: Vector("bytes", b"abcde", 16),
+        4: Vector("tables", [inner, {}, inner]),
+        5: Number("Int32", -1, -1),
         6: inner,
-        7: blob(b""),
+        7: Vector("bytes", b""),
     }
     for cpp in (False, True):
         writer = FlatbufferWriter(cpp=cpp)
@@ -36,7 +36,7 @@ def test_everything_is_read_back() -> None:
 
 def test_tables_alike_share_their_layout() -> None:
     writer = FlatbufferWriter()
-    one = writer.finish(writer.table({0: tables([{0: number("Int32", i)} for i in (1, 2)])}), b"TEST")
+    one = writer.finish(writer.table({0: Vector("tables", [{0: Number("Int32", i)} for i in (1, 2)])}), b"TEST")
     writer = FlatbufferWriter()
-    two = writer.finish(writer.table({0: tables([{0: number("Int32", i)} for i in (1, 2, 3)])}), b"TEST")
+    two = writer.finish(writer.table({0: Vector("tables", [{0: Number("Int32", i)} for i in (1, 2, 3)])}), b"TEST")
     assert len(two) == len(one) + 12  # an offset in the vector, and in the table an offset and the number

@@ -24,8 +24,8 @@ from micronpu.targets.ethosu.accelerators import (
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
-    from micronpu.host.litert_executor import Mode
-    from micronpu.host.proof import Executor, Proof, Reference
+    from micronpu.host.litert_executor import Executor, Mode
+    from micronpu.host.proof import Proof, Reference
     from micronpu.report.inside import Inside, InspectedDelegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware

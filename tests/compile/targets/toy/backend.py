@@ -19,8 +19,8 @@ from micronpu.targets.options import Options
 if TYPE_CHECKING:
     from tests.compile.targets.toy.device import ToyDevice
 
-    from micronpu.host.litert_executor import Mode
-    from micronpu.host.proof import Executor, Proof
+    from micronpu.host.litert_executor import Executor, Mode
+    from micronpu.host.proof import Proof
 
 
 @dataclass(frozen=True, kw_only=True)

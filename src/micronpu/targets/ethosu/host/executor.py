@@ -23,8 +23,8 @@ import numpy as np
 from micronpu.base.callers import warn
 from micronpu.base.errors import PayloadError
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
-from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace
-from micronpu.host.proof import Executor, Reference
+from micronpu.host.litert_executor import Buffer, Executor, Mode, OperatorTrace
+from micronpu.host.proof import Reference
 from micronpu.program.pte import recorded_size
 from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
