@@ -53,7 +53,7 @@ def measure_here(size: str, target: str, precision: str, methods: str, folder: P
 
     import micronpu
     import micronpu.compiler.compile
-    import micronpu.compiler.several
+    import micronpu.compiler.quantized
     import micronpu.runtime
     import micronpu.targets.ethosu.device
     from micronpu.targets.ethosu.vela.process import VELA

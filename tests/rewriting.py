@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
-from micronpu.partition.policy import Decide
+from micronpu.partition.partition import Decide
 from micronpu.passes.rewrite import Choice, rewritten
 from micronpu.targets.neutron.costs import decide_for
 from micronpu.targets.neutron.options import NeutronOptions

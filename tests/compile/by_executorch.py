@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from executorch.exir import to_edge
+from executorch.exir.passes import MemoryPlanningPass
 from torch.fx import GraphModule
 
 from micronpu.container import digest
-from micronpu.partition.lower import backend_config, with_delegates
+from micronpu.partition.lower import backend_config, plan, with_delegates
 from micronpu.targets.registry import BACKENDS
 from micronpu.upstream.executorch import edge_config
 
@@ -30,4 +32,5 @@ def by_executorch(
         backend.plan_scratch(edge)
     for key, data in {**(named or {}), digest.KEY: digest.EMPTY}.items():
         edge._named_data_store.add_named_data(key, data)
-    return bytes(edge.to_executorch(config=backend_config(shared=len(parts) > 1)).buffer)
+    planning = MemoryPlanningPass(memory_planning_algo=plan, share_mutable_buffers=len(parts) > 1)
+    return bytes(edge.to_executorch(config=replace(backend_config(), memory_planning_pass=planning)).buffer)

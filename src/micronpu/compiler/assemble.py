@@ -1,33 +1,143 @@
-"""Assembly of the returned program from a method's parts and the file's bytes, with its verification."""
+"""The compiled parts of methods, their lowering to the bytes of a program, and its verification and report."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
+from micronpu.base.errors import UnsupportedError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
+from micronpu.compiler.basis import tool_versions
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.facts import digests, io_tensors, tool_versions
-from micronpu.compiler.host import HostPart, within
-from micronpu.compiler.lowering import Staged, lowered
+from micronpu.compiler.host import HostPart, host_part, with_parts
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
+from micronpu.compiler.quantized import Quantized
+from micronpu.frontend.checks import hint_for
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.tensors import State
-from micronpu.partition.device import constant_bytes
+from micronpu.frontend.positions import counts_of, ranges_of
+from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, overload_name, value_of
+from micronpu.frontend.tensors import State, held, hold, states_of
+from micronpu.partition.device import Device, constant_bytes
+from micronpu.partition.host_block import named
+from micronpu.partition.write import MethodInput, Written, without_kernel, written
 from micronpu.program.digest import stamp
+from micronpu.program.io import COUNTS_KEY, IO_KEY, RANGES_KEY, pack_counts, pack_io, pack_ranges
 from micronpu.program.plan import read_plan
+from micronpu.program.states import STATES_KEY, key_of, pack_states
 from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
-from micronpu.report.operations import StateRow
+from micronpu.report.operations import IOTensor, StateRow
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
-from micronpu.verify.program import verified
+from micronpu.verify.program import Expected, verified
 from micronpu.verify.static_checks import of_graph, of_placement
 from micronpu.verify.verification import Verification
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A method whose NPU parts are compiled, before the file is written.
+
+    Attributes:
+        host: its core part, with its states as buffers.
+        name: of the method; "" if the program has only one.
+        expected: expected results; None if it is not run.
+    """
+
+    quantized: Quantized
+    host: HostPart
+    name: str = ""
+    expected: Expected | None = None
+
+    @classmethod
+    def of(cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, *, name: str = "") -> Staged:
+        """Run the quantized module if the program is to be compared with it, and compile the NPU's parts."""
+        expected: Expected | None = None
+        if checks.run:
+            with clock.early("verify"):
+                expected = Expected.of(
+                    quantized.module,
+                    quantized.trial,
+                    quantized.integer_io,
+                    quantized.results,
+                    proposal=quantized.proposal,
+                )
+        host = host_part(quantized.module, device, clock, quantized.integer_io, name)
+        hold(host.module, states_of(quantized.module))
+        return cls(quantized, host, name, expected)
+
+    @cached_property
+    def whole(self) -> GraphModule:
+        """The quantized module with its states as buffers."""
+        return held(self.quantized.module)
+
+
+def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> tuple[Written, tuple[str, ...]]:
+    """Lower the core parts around the NPU's to a program, and return notes of the report about its kernels.
+
+    Raises:
+        UnsupportedError: an operator on the core has no kernel.
+    """
+    named: dict[str, bytes] = {}
+    for method in methods:
+        named |= named_data_of(method)
+    parts = {m.name or "forward": MethodInput(m.host.module, m.quantized.examples, m.quantized.names) for m in methods}
+    made = written(parts, named)
+    notes = (n for callers in made.callers.values() for n in _check_kernels(callers, allow_missing_kernels))
+    return made, tuple(dict.fromkeys(notes))
+
+
+def named_data_of(method: Staged) -> dict[str, bytes]:
+    """Return the facts about inputs, outputs and states that the program stores as named data."""
+    found, quantized = {}, method.quantized
+    if quantized.integer_io is not None:
+        found[IO_KEY] = pack_io(quantized.integer_io.inputs, quantized.integer_io.outputs)
+    if ranges := ranges_of(quantized.module):
+        found[RANGES_KEY] = pack_ranges(ranges)
+    if counts := counts_of(quantized.module):
+        found[COUNTS_KEY] = pack_counts(counts)
+    if states := quantized.states:
+        found[STATES_KEY] = pack_states(states)
+    return {key_of(key, method.name): data for key, data in found.items()}
+
+
+def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
+    """Return notes about operators without a kernel, if the user allows them.
+
+    Args:
+        callers: the first node that calls each operator of a method, by the operator's name.
+
+    Raises:
+        UnsupportedError: there are some, and the user does not allow them.
+    """
+    missing = without_kernel(callers)
+    if missing and not allow:
+        name = missing[0]
+        rest = f" Nor has it {', '.join(missing[1:])}." if missing[1:] else ""
+        raise UnsupportedError(
+            f"ExecuTorch has no portable kernel for {name}, which {named(callers[name])} calls on the host, so that "
+            f"the program cannot run.{rest}",
+            hint=f"{hint_for(overload_name(callers[name]), 'other operators for it')}; or allow_missing_kernels=True "
+            "where you register a kernel, here and on the board",
+        )
+    return tuple(
+        f"ExecuTorch has no portable kernel for {name}, which the host part calls. Register one, here and on the "
+        "device, or express the operator by others."
+        for name in missing
+    )
+
+
+# ---------------------------------------------------------------- the program
 
 
 def program_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> CompiledProgram:
@@ -40,7 +150,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
         made, notes = lowered(staged, checks.allow_missing_kernels)
         buffer = stamp(made.buffer)
         made = made._replace(buffer=b"")
-        hosts = [within(s.host, buffer) for s in staged]
+        hosts = [with_parts(s.host, lambda part: part.within(buffer)) for s in staged]
     consists = [part.program_bytes() for host in hosts for part in host.partitions]
     consists += [constant_bytes(graph) for host in hosts for graph in host.core_graphs]
     stripped, methods = strip(buffer), {}
@@ -68,15 +178,16 @@ def _untried(
 ) -> FinishedMethod:
     """Return a method, with the part of its report that needs no run."""
     quantized, integer_io = own.quantized, own.quantized.integer_io
-    inputs, outputs = io_tensors(own.whole, integer_io)
+    inputs, outputs = _io_tensors(own.whole, integer_io)
     searched = () if quantized.frontier is None else quantized.frontier.notes
+    hashes = {f"partition {i}": hashlib.sha256(part.data).hexdigest() for i, part in enumerate(host.partitions)}
     report = replace(
         host.report,
         notes=(*host.report.notes, *notes, *_io_notes(integer_io), *searched, *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
-        hashes=digests(buffer, host.partitions),
+        hashes={"program": hashlib.sha256(buffer).hexdigest()} | hashes,
         memory=memory,
         states=tuple(map(_reported, quantized.states)),
         sparsity=quantized.sparsity,
@@ -146,3 +257,44 @@ def _io_notes(integer_io: IntegerIO | None) -> tuple[str, ...]:
 
 def _reported(state: State) -> StateRow:
     return StateRow(state.name, state.dtype, tuple(state.initial.shape), state.bytes, state.scale, state.zero_point)
+
+
+def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tuple[IOTensor, ...], tuple[IOTensor, ...]]:
+    """Return inputs and outputs of a quantized module.
+
+    Args:
+        integer_io: meaning of its integer inputs and outputs, or None.
+    """
+    view = ProgramView(module)
+    results: list[Node] = []
+    torch.fx.map_arg(module.graph.output_node().args, results.append)
+    known: tuple[Sequence[Any], Sequence[Any]] = (
+        (integer_io.inputs, integer_io.outputs) if integer_io is not None else ((), ())
+    )
+
+    def tensors(nodes: Sequence[Node], meanings: Sequence[Any], prefix: str) -> tuple[IOTensor, ...]:
+        return tuple(
+            _tensor(view, node, f"{prefix}{i}" if prefix else node.name, meanings[i] if i < len(meanings) else None)
+            for i, node in enumerate(nodes)
+        )
+
+    return tensors(list(view.inputs), known[0], ""), tensors(results, known[1], "output_")
+
+
+def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> IOTensor:
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor):
+        return IOTensor(name, type(value).__name__, ())
+    scale, zero_point = (meaning.scale, meaning.zero_point) if meaning is not None else _step(view, node)
+    dtype = meaning.dtype if meaning is not None else str(value.dtype).removeprefix("torch.")
+    return IOTensor(name, dtype, tuple(map(int, value.shape)), scale, zero_point)
+
+
+def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:
+    """Return the qparams directly after an input, or directly before an output."""
+    steps = [node] if is_dequantize(node) else [user for user in node.users if is_quantize(user)]
+    edges = {view.edge(step) for step in steps}
+    edge = edges.pop() if len(edges) == 1 else None
+    if edge is None or len(edge.qparams.scale) != 1:
+        return None, None
+    return edge.qparams.scale[0], edge.qparams.zero_point[0]

@@ -4,10 +4,10 @@ manifest."""
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -16,8 +16,8 @@ import torch
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
+from micronpu.base.installed import VERSION, requirements
 from micronpu.base.parsing import parse_json
-from micronpu.compiler.facts import tool_versions
 from micronpu.frontend.checks import Train
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.data import Digests
@@ -29,10 +29,12 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
 from micronpu.transforms.sparsity.entry import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
+from micronpu.upstream.shim import NOT_THERE, installed
 from micronpu.verify.verification import Verification
 
 _CODE = "code"
 """Key of values that a file cannot hold: Python objects, and other files."""
+_NAME = re.compile(r"[\w.-]+")
 _ONLY_SHOW = ("rich", "typer")
 """Dependencies of micronpu that do not influence bytes."""
 _OF_VERIFICATION = ("run", "held_out", "allow_missing_kernels")
@@ -148,14 +150,20 @@ def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
     )
 
 
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    return {name: version for name in names if (version := installed(name)) != NOT_THERE}
+
+
+def tool_versions() -> dict[str, str]:
+    """Return versions of Python, micronpu and its installed dependencies."""
+    names = [name[0] for text in requirements() if "extra ==" not in text and (name := _NAME.match(text))]
+    return {"python": platform.python_version(), "micronpu": VERSION, **_versions(names)}
+
+
 def _tools(packages: Iterable[str]) -> dict[str, str]:
     found = {name: version for name, version in tool_versions().items() if name not in _ONLY_SHOW}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return found | _versions(packages)
 
 
 def _machine() -> dict[str, str]:

@@ -14,15 +14,13 @@ from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError
-from micronpu.compiler.assemble import program_of
+from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
-from micronpu.compiler.host import with_one_copy
-from micronpu.compiler.lowering import Staged
+from micronpu.compiler.host import with_parts
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
-from micronpu.compiler.quantized import Quantized, quantized_module
-from micronpu.compiler.several import Methods, quantized_methods
+from micronpu.compiler.quantized import Methods, Quantized, quantized_methods, quantized_module
 from micronpu.frontend.checks import Train, check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs, input_names
 from micronpu.frontend.integers import separate_clamps
@@ -164,8 +162,9 @@ def compile_model(
     ]
     if len(staged) > 1:
         with clock.step("compile"):
-            hosts = with_one_copy([method.host for method in staged], device)
-        staged = [replace(method, host=host) for method, host in zip(staged, hosts, strict=True)]
+            parts = [part for method in staged for part in method.host.partitions]
+            shared = {id(part): one for part, one in zip(parts, device.shared(parts), strict=True)}
+            staged = [replace(m, host=with_parts(m.host, lambda part: shared[id(part)])) for m in staged]
     asked = CompileRequest(target, how, options, request, checks, train)
     basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
     return program_of(staged, target, checks, clock).made_of(basis)

@@ -20,7 +20,7 @@ from micronpu.base.files import check_writable, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
-from micronpu.program.plan import Plan, PlanCall, read_plan
+from micronpu.program.plan import Plan, read_plan
 from micronpu.upstream.executorch import debug_record
 from micronpu.upstream.session import exclusive
 
@@ -114,7 +114,7 @@ def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int
     delegates: dict[int, Any] = {}
     outputs: dict[int, int] = {}
     for number, call in enumerate(plan.calls):
-        part = _partition(plan, call, by_payload)
+        part = by_payload.get(plan.delegates[call.delegate].payload) if call.kind == "DelegateCall" else None
         if part is None:
             continue
         own = {i: list(h) for i, h in part.debug_handles.items()}
@@ -122,7 +122,3 @@ def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int
         delegates[number] = {"name": plan.delegates[call.delegate].backend, "delegate_map": own}
         outputs[number] = len(part.graph.outputs)
     return handles, delegates, outputs
-
-
-def _partition(plan: Plan, call: PlanCall, known: dict[bytes, CompiledPartition]) -> CompiledPartition | None:
-    return known.get(plan.delegates[call.delegate].payload) if call.kind == "DelegateCall" else None

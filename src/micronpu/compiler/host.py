@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TypeAlias
 
 from torch import nn
 from torch.fx import GraphModule
@@ -12,15 +12,21 @@ from torch.fx import GraphModule
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
-from micronpu.compiler.facts import missing_figures
 from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
-from micronpu.partition.loops import scan
-from micronpu.partition.moves import move_integers, shift_bytes, undo_decisions
 from micronpu.partition.notes import coarse_notes, pattern_notes
-from micronpu.partition.outline import DelegateCall, boundary, compute_contiguously, outline
+from micronpu.partition.outline import (
+    DelegateCall,
+    boundary,
+    compute_contiguously,
+    move_integers,
+    outline,
+    scan,
+    shift_bytes,
+    undo_decisions,
+)
 from micronpu.partition.partition import Partitioning
 from micronpu.program.io import IO_KEY, pack_io
 from micronpu.program.states import key_of
@@ -28,6 +34,8 @@ from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation, together
 from micronpu.report.texts import plural
+
+ENERGY = "not published for this chip"
 
 
 @dataclass(frozen=True)
@@ -50,31 +58,16 @@ class HostPart:
     core_graphs: tuple[Graph, ...] = ()
 
 
-def within(host: HostPart, program: bytes) -> HostPart:
-    """Return the core part with payloads that are views into the finished program."""
+_Loops: TypeAlias = list[tuple[HostPart, int]]
+"""The compiled steps of a program's loops, and the number of calls of each."""
+
+
+def with_parts(host: HostPart, changed: Callable[[CompiledPartition], CompiledPartition]) -> HostPart:
+    """Return the core part with other compiled partitions, which its calls get too."""
     for call in host.module.modules():
         if isinstance(call, DelegateCall):
-            call.part = call.part.within(program)
-    return replace(host, partitions=tuple(part.within(program) for part in host.partitions))
-
-
-def with_one_copy(hosts: Sequence[HostPart], device: Device) -> list[HostPart]:
-    """Return the core parts of several methods, with common data of their partitions stored once."""
-    parts = [part for host in hosts for part in host.partitions]
-    made = {id(old): new for old, new in zip(parts, device.shared(parts), strict=True)}
-    for host in hosts:
-        for call in host.module.modules():
-            if isinstance(call, DelegateCall):
-                call.part = made[id(call.part)]
-    return [replace(host, partitions=tuple(made[id(part)] for part in host.partitions)) for host in hosts]
-
-
-def _with_io(part: CompiledPartition, integer_io: IntegerIO | None, method: str) -> CompiledPartition:
-    """Return a partition with the meaning of the program's integer inputs and outputs, if it has any."""
-    if integer_io is None:
-        return part
-    own = NamedData(pack_io(integer_io.inputs, integer_io.outputs))
-    return replace(part, named_data={**part.named_data, key_of(IO_KEY, method): own})
+            call.part = changed(call.part)
+    return replace(host, partitions=tuple(map(changed, host.partitions)))
 
 
 def host_part(
@@ -101,7 +94,9 @@ def host_part(
         partitioning = device.settle(decisions, partitioning, progress)
         device.improve(partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]
-        compiled[:1] = [_with_io(part, integer_io, method) for part in compiled[:1]]
+        if compiled and integer_io is not None:
+            io = {key_of(IO_KEY, method): NamedData(pack_io(integer_io.inputs, integer_io.outputs))}
+            compiled[0] = replace(compiled[0], named_data={**compiled[0].named_data, **io})
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [
             (f"delegate_{i}", DelegateCall(device.backend, part, specs, *boundary(partition, view)))
@@ -121,11 +116,11 @@ def host_part(
             core.adapt(module)
     report = _report(device, partitioning, compiled, graphs, loops)
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
-    if loops.steps:
+    if loops:
         report = _with_loops(report, len(compiled), len(graphs), loops)
-        compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
-        reads += tuple(("",) for step in loops.steps for _ in step.partitions)
-        graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
+        compiled = [*compiled, *(part for step, _ in loops for part in step.partitions)]
+        reads += tuple(("",) for step, _ in loops for _ in step.partitions)
+        graphs += tuple(graph for step, _ in loops for graph in step.core_graphs)
     return HostPart(module, report, tuple(compiled), reads, graphs)
 
 
@@ -142,9 +137,11 @@ def _report(
         graphs: graphs of the core's int8 parts.
     """
     beside = device.beside
-    latency = device.latency([*compiled, *loops.every])
+    called = [*compiled, *(part for step, count in loops for part in step.partitions * count)]
+    latency = device.latency(called)
     if beside is not None:
-        latency = (*latency, *beside.latency([*graphs, *loops.every_core]))
+        on_core = [*graphs, *(graph for step, count in loops for graph in step.core_graphs * count)]
+        latency = (*latency, *beside.latency(on_core))
     core_costs = [beside.costs(graph) for graph in graphs] if beside is not None else []
     return replace(
         partitioning.report,
@@ -155,10 +152,10 @@ def _report(
             *pattern_notes(device, partitioning.partitions, compiled),
         ),
         details=device.details(compiled),
-        missing=missing_figures(device, compiled, graphs, partitioning.report),
+        missing=_missing_figures(device, compiled, graphs, partitioning.report),
         latency=latency,
-        bus=together(part.bus for part in (*compiled, *loops.every)),
-        resident=device.resident([*compiled, *loops.every]),
+        bus=together(part.bus for part in called),
+        resident=device.resident(called),
         core_operations=tuple(
             Operation.of(i, node, costs.get(index))
             for i, (graph, costs) in enumerate(zip(graphs, core_costs, strict=True))
@@ -172,35 +169,41 @@ def _report(
     )
 
 
-class _Loops(NamedTuple):
-    """The compiled steps of a program's loops, and the number of calls of each."""
+def _missing_figures(
+    device: Device, parts: Sequence[CompiledPartition], graphs: Sequence[Graph], report: DelegationReport
+) -> dict[str, str]:
+    """Return figures that the report cannot give, with the reason, a clause each.
 
-    steps: tuple[HostPart, ...] = ()
-    counts: tuple[int, ...] = ()
-
-    @property
-    def every(self) -> list[CompiledPartition]:
-        """The partitions of the steps, repeated for each call."""
-        return [part for step, count in zip(self.steps, self.counts, strict=True) for part in step.partitions * count]
-
-    @property
-    def every_core(self) -> list[Graph]:
-        """Graphs of the core's int8 parts of the steps, repeated for each call."""
-        return [
-            graph for step, count in zip(self.steps, self.counts, strict=True) for graph in step.core_graphs * count
-        ]
+    Args:
+        graphs: graphs of the core's int8 parts.
+        report: of the partitioning.
+    """
+    missing = {}
+    if parts and (why := device.no_latency()):
+        missing["time of the NPU"] = why
+    if graphs and device.core is not None and device.core.clock_mhz is None:
+        known = (
+            "a core without a chip has no clock"
+            if device.chip is None
+            else "the chip's file has no clock_mhz in [core]"
+        )
+        missing["time of the core"] = known
+    if report.in_float:
+        missing["time of the host"] = (
+            f"{plural(len(report.in_float), 'operator')} in portable float kernels, of which there is no model"
+        )
+    return missing | {"energy": ENERGY}
 
 
 def _scans(module: GraphModule, device: Device) -> _Loops:
     """Compile the step of each loop of a core part and write the loop as ExecuTorch's, in place."""
-    steps, counts = [], []
+    found = []
     for node, loop in list(loops_of(module)):
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
         made = host_part(loop.body, device)
         scan(module, node, made.module, loop.body)
-        steps.append(made)
-        counts.append(int(value.shape[0]))
-    return _Loops(tuple(steps), tuple(counts))
+        found.append((made, int(value.shape[0])))
+    return found
 
 
 def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _Loops) -> DelegationReport:
@@ -212,7 +215,7 @@ def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _L
     """
     verdicts, operations = list(report.verdicts), list(report.operations)
     notes, on_core = list(report.notes), list(report.core_operations)
-    for step, count in zip(loops.steps, loops.counts, strict=True):
+    for step, count in loops:
         for v in step.report.verdicts:
             number = None if v.partition is None else v.partition + first
             verdicts.append(replace(v, partition=number, macs=v.macs * count))

@@ -29,14 +29,17 @@ from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.partition.order import ProgramOrder, group, outlined_order
-from micronpu.partition.partition import Decision, Partition, Partitioning, agree_on_images
-from micronpu.partition.policy import (
+from micronpu.partition.partition import (
     BOUNDARY,
     COMPUTES,
     COMPUTES_SENTENCE,
     IMPORTED,
     IMPORTED_SENTENCE,
+    Decision,
+    Partition,
+    Partitioning,
     Policy,
+    agree_on_images,
     reason_at,
 )
 from micronpu.passes.fusion import returned_operand
@@ -87,27 +90,24 @@ def _why_float(node: FxNode) -> tuple[str, str]:
         hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
         if entry.is_table:
             detail += f"; `{entry.overload}` is a table of a function of one element, which not every chip looks up"
-            hint = _hint_without_table(entry.overload)
+            hint = _as_others(entry.overload) or (
+                "a target with tables, see docs/support-table.md, or leave it to the core as it is"
+            )
         dtype = getattr(value_of(node), "dtype", torch.float32)
         if dtype is not torch.float32:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
-            decision = next(
-                (w for w in LOWERINGS.get(entry.overload, ()) if isinstance(w, Decomposition) and w.decides), None
-            )
-            if decision is not None:
-                hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
+            hint = _as_others(entry.overload, if_decides=True) or hint
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
     return detail, hint
 
 
-def _hint_without_table(overload: str) -> str:
-    """Return the hint for a chip without tables on which the overload's decomposition, if any, did not fit."""
-    decomposed = next((w for w in LOWERINGS[overload] if isinstance(w, Decomposition)), None)
-    if decomposed is not None:
-        return f"a call of the form that is written as others: {decomposed.sentence.rstrip('.')}"
-    return "a target with tables, see docs/support-table.md, or leave it to the core as it is"
+def _as_others(overload: str, *, if_decides: bool = False) -> str:
+    """Return the hint for an operator whose decomposition did not fit this call; "" without a decomposition."""
+    ways = (w for w in LOWERINGS.get(overload, ()) if isinstance(w, Decomposition) and (w.decides or not if_decides))
+    way = next(ways, None)
+    return "" if way is None else f"a call of the form that is written as others: {way.sentence.rstrip('.')}"
 
 
 def verdict_on(node: FxNode, partition: int | None, reasons: tuple[Reason, ...] = (), macs: int = 0) -> Verdict:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.base.errors import FileError, InternalError, UnsupportedError
+from micronpu.base.files import write_file
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.decisions import Decisions
-from micronpu.partition.partition import Partition, Partitioning
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Partitioning, Policy
 from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.passes.rewrite import Choice, rewritten
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
@@ -362,3 +363,54 @@ def graph_for_npu(graph: Graph, policy: Policy) -> Graph:
 
     rewritten(graph, decide)
     return policy.finished(graph)
+
+
+# ---------------------------------------------------------------- files for inspection
+
+
+class Intermediates:
+    """The folder with intermediate results of one partition; without a folder nothing is computed or written.
+
+    Args:
+        folder: of the compilation, made if missing; "" for none.
+        name: of the partition, and of its folder.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder = Path(folder) if folder else None
+        self._name = name
+
+    def write(self, file: str, make: Callable[[], str | bytes]) -> None:
+        """Write a file into the partition's folder.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        if self._folder is not None:
+            _write(self._folder / self._name / file, make())
+
+    def write_passes(self, graph: Graph, pipeline: Pipeline) -> None:
+        """Write a graph before the passes, and after each pass that changed something.
+
+        Raises:
+            FileError: a file cannot be written.
+        """
+        if self._folder is None:
+            return
+        self.write("graph_before.txt", lambda: f"{graph}\n")
+        for number, (name, text) in enumerate(pipeline.trace(graph), 1):
+            _write(self._folder / self._name / "passes" / f"{number:03}_{name}.txt", text)
+
+    def write_anyway(self, file: str, content: str) -> None:
+        """Write a file that was requested separately: into the folder, or the current one without one."""
+        _write((self._folder or Path()) / file, content)
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"The folder {path.parent} cannot be made: {error.strerror or error}.", hint="another intermediates_dir"
+        ) from error
+    write_file(path, content.encode() if isinstance(content, str) else content)

@@ -165,7 +165,7 @@ class _Shapes:
             return self._once(function, *args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
             raise UnsupportedError(
-                f"The shape of what {place_of(node)} gives on the host is not known before it runs.",
+                f"The shape of what {named(node)} gives on the host is not known before it runs.",
                 hint="operators whose results have a fixed shape",
             ) from error
 
@@ -199,13 +199,13 @@ def _key(value: Any) -> Any:
 def missing_variant(name: str, node: Node) -> UnsupportedError:
     """Return the error for an operator without an out variant."""
     return UnsupportedError(
-        f"ExecuTorch cannot call {name}, as {place_of(node)} does on the host: there is no variant of it that writes "
+        f"ExecuTorch cannot call {name}, as {named(node)} does on the host: there is no variant of it that writes "
         "into memory planned before.",
         hint="other operators for it, or register its out variant with torch.library",
     )
 
 
-def place_of(node: Node) -> str:
+def named(node: Node) -> str:
     """Return a text such as `sort` (model.py:12)."""
     source = origin_of(node).source
     return f"`{node.name}`{f' ({source})' if source else ''}"

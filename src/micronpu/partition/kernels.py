@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import torch
@@ -13,7 +15,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from micronpu.frontend.program import overload_of
 from micronpu.ops.reduction import VECTOR_NORMS
-from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import core_operator
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import OpOverload, as_exported, decomposition_table, schema_of, tree_leaves, tree_map
@@ -43,6 +44,31 @@ class CoreKernel:
 
     def __call__(self, *operands: Any) -> Any:
         return core_operator(self.name)(*operands)
+
+
+@functools.lru_cache(maxsize=1)
+def portable_kernels() -> frozenset[str]:
+    """Return names of the operators with a portable kernel, from ExecuTorch's lists."""
+    texts = [
+        resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
+        for package, name in (
+            ("portable", "functions.yaml"),
+            ("portable", "custom_ops.yaml"),
+            ("quantized", "quantized.yaml"),
+        )
+    ]
+    found = (name for text in texts for name in re.findall(r"^- (?:op|func): ([\w:.]+)", text, re.MULTILINE))
+    return frozenset(name if "::" in name else f"aten::{name}" for name in found)
+
+
+@functools.lru_cache(maxsize=1)
+def _packets() -> frozenset[str]:
+    return frozenset(name.partition("::")[2].split(".")[0] for name in portable_kernels())
+
+
+def has_some_kernel(packet: str) -> bool:
+    """Return True if ExecuTorch has a portable kernel of any overload of an operator, such as "add"."""
+    return packet in _packets()
 
 
 @dataclass(frozen=True)

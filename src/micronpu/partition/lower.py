@@ -68,16 +68,11 @@ def plan(
     return [0, placement.size + extra_padding if specs else 0]
 
 
-def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
+def backend_config() -> ExecutorchBackendConfig:
     """Return the configuration for writing programs: inline payloads, which the board can read in place, and planned
-    memory.
-
-    Args:
-        shared: states are in a memory that all methods share.
-    """
-    planning = MemoryPlanningPass(memory_planning_algo=plan, share_mutable_buffers=shared)
+    memory."""
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
-        memory_planning_pass=planning,
+        memory_planning_pass=MemoryPlanningPass(memory_planning_algo=plan),
         passes=[initialized(PREFIX)],  # otherwise the initial value of a state would be undefined
     )

@@ -14,20 +14,29 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
+    BYTE_SHIFT,
+    CASTS,
     ProgramView,
     arguments,
     calls_into,
     integer_type,
     is_compute,
     is_dequantize,
+    is_float_cast,
     is_index,
     is_quantize,
     leaves_channels_last,
+    overload_name,
+    shifted_bytes,
     static_shape,
     value_of,
 )
-from micronpu.ops.calls import CLONE
+from micronpu.frontend.tensors import attribute, states_of
+from micronpu.ir.types import DType
+from micronpu.ops.calls import CLONE, CONVERSION, FLIPPED_BITS
+from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.order import PartitionCall, outlined_order
@@ -68,7 +77,7 @@ class DelegateCall(nn.Module):
         self.part = part
         self.specs = tuple(specs)
         self.examples = tuple(inputs)
-        self.types = [(tuple(t.shape), t.dtype, _memory_format(t)) for t in outputs]
+        self.types = [(tuple(t.shape), t.dtype, memory_format_of(t)) for t in outputs]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(
@@ -76,8 +85,10 @@ class DelegateCall(nn.Module):
         )
 
 
-def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
-    return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last
+def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """Return the order of a tensor's axes in memory."""
+    channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def boundary(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -182,3 +193,246 @@ def _share(source: nn.Module, target: nn.Module, name: str) -> None:
         target.register_buffer(last, value)
     else:
         setattr(target, last, value)
+
+
+# ---------------------------------------------------------------- integers that the core only moves or decides
+
+QParams = tuple[Any, ...]
+
+
+def move_integers(module: GraphModule) -> bool:
+    """Move integers on the core instead of dequantizing, moving and quantizing with the same qparams, in place.
+
+        c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
+
+    Returns:
+        True if anything was changed.
+    """
+    chosen: dict[Node, QParams] = {}
+    for node in reversed(module.graph.nodes):
+        qparams = _read_on(node, chosen)
+        if qparams is not None and _moves(node):
+            chosen[node] = qparams
+    while dropped := [
+        n for n, qparams in chosen.items() if not _given_on(n, qparams, chosen) or _read_on(n, chosen) != qparams
+    ]:
+        for node in dropped:
+            del chosen[node]
+    for node, qparams in chosen.items():
+        for operand in node.all_input_nodes:
+            if operand not in chosen and is_dequantize(operand):
+                node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
+        node.meta["val"] = value_of(node).to(qparams[-1])
+        for reader in [user for user in node.users if is_quantize(user)]:
+            reader.replace_all_uses_with(node)
+            module.graph.erase_node(reader)
+    if chosen:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return bool(chosen)
+
+
+def shift_bytes(module: GraphModule) -> None:
+    """Shift uint8 inputs and outputs on the core instead of dequantizing and quantizing them, in place.
+
+        xu8 -> dequantize -> quantize -> x8        xu8 -> to(int8) -> bitwise_xor(-128) -> x8
+        y8 -> dequantize -> quantize -> yu8        y8 -> bitwise_xor(-128) -> to(uint8) -> yu8
+
+    Exact: both have the same scale and zero points 128 apart, the cast keeps the bits, and adding 128 flips the highest
+    bit.
+    """
+    changed = False
+    graph = module.graph
+    call = calls_into(graph)
+    for node in list(graph.nodes):
+        x = shifted_bytes(node)
+        if x is None:
+            continue
+        y: torch.Tensor = value_of(node)
+        is_signed = y.dtype is torch.int8
+        with graph.inserting_before(node):
+            first = call(CONVERSION, x, DType.INT8) if is_signed else call(FLIPPED_BITS, x, -BYTE_SHIFT)
+            made = call(FLIPPED_BITS, first, -BYTE_SHIFT) if is_signed else call(CONVERSION, first, DType.UINT8)
+        first.meta["val"], made.meta["val"] = y.to(torch.int8), y
+        node.replace_all_uses_with(made)
+        changed = True
+    if changed:
+        graph.eliminate_dead_code()
+        module.recompile()
+
+
+def undo_decisions(module: GraphModule) -> None:
+    """Pass on a decision of the core directly if it was quantized only for the NPU, in place.
+
+    x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
+    """
+    changed = False
+    for node in list(module.graph.nodes):
+        source = _decision(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            changed = True
+    if changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+
+
+def _decision(node: Node) -> Node | None:
+    """Return the decision on the core that a node restores from a number; None for other nodes."""
+    if overload_name(node) not in CASTS:
+        return None
+    steps = [node]
+    for wanted in (is_dequantize, is_quantize, is_float_cast):
+        operand = steps[-1].args[0]
+        if not isinstance(operand, Node) or not wanted(operand):
+            return None
+        steps.append(operand)
+    source = steps[-1].args[0]
+    assert isinstance(source, Node)
+    dtype, qparams = value_of(node).dtype, _qparams(steps[1])
+    if value_of(source).dtype is not dtype or qparams is None or qparams != _qparams(steps[2]):
+        return None
+    scale, zero_point, low, high, _ = qparams
+    largest = 1 if dtype is torch.bool else MOST_POSITIONS - 1
+    if scale != 1.0 or not low <= zero_point <= high - largest:
+        return None
+    # Qparams for positions are only made for positions up to 255.
+    return source if dtype is torch.bool or overload_name(source) in POSITIONS else None
+
+
+def _moves(node: Node) -> bool:
+    entry = known_import(node)
+    if entry is None or not entry.moves_only or arguments(node).get("accumulate"):
+        return False
+    if any(isinstance(a, torch.dtype) for a in (*node.args, *node.kwargs.values())):
+        return False  # for integers, a cast to float32 would change the result
+    return _is_float(node)
+
+
+def _read_on(node: Node, chosen: dict[Node, QParams]) -> QParams | None:
+    """Return the qparams that all readers of a value share, or None."""
+    all_qparams = {_qparams(user) if is_quantize(user) else chosen.get(user) for user in node.users}
+    return all_qparams.pop() if len(all_qparams) == 1 else None
+
+
+def _given_on(node: Node, qparams: QParams, chosen: dict[Node, QParams]) -> bool:
+    """Return True if all floats that a node reads are integers with these qparams; False if it reads none."""
+    floats = [n for n in node.all_input_nodes if _is_float(n) or is_dequantize(n)]
+    return bool(floats) and all(
+        chosen.get(n) == qparams or (is_dequantize(n) and _qparams(n) == qparams) for n in floats
+    )
+
+
+def _qparams(node: Node) -> QParams | None:
+    """Return scale, zero point, limits and dtype of a quantize or dequantize; None if they are computed."""
+    given = arguments(node)
+    qparams = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
+    return None if any(isinstance(value, Node) for value in qparams) else qparams
+
+
+def _is_float(node: Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+# ---------------------------------------------------------------- loops
+
+
+def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) -> None:
+    """Replace the call of a `micronpu.quantize.loops.Loop` by ExecuTorch's loop, in place.
+
+        y, h = loop(x, h0)        h, y = scan(step, [h0], [x], constants)
+
+    Args:
+        module: the core part.
+        step: the core part of a step, from (x, states) to (y, states).
+        body: the module that ``step`` was made of.
+    """
+    count = len(states_of(body).values)
+    name = f"{node.target}_step"
+    made_step, constants = _states_first(step, count)
+    module.add_submodule(name, made_step)
+    graph = module.graph
+    with graph.inserting_before(node):
+        called = graph.get_attr(name)
+        given = []
+        for number, value in enumerate(constants):
+            module.register_buffer(f"{name}_constant_{number}", value)
+            given.append(graph.get_attr(f"{name}_constant_{number}"))
+        made = graph.call_function(
+            torch.ops.higher_order.scan, (called, list(node.args[1:]), [node.args[0]], tuple(given))
+        )
+    for reader in list(node.users):
+        index = int(reader.args[1])  # type: ignore[arg-type]
+        reader.args = (made, count if index == 0 else index - 1)
+        if index == 0:
+            _copy_for_views(module, reader)
+    graph.erase_node(node)
+    module.delete_submodule(str(node.target))
+    module.recompile()
+
+
+def _copy_for_views(module: GraphModule, source: Node) -> None:
+    """Insert copies of loop results and step inputs before ATen operators and core kernels.
+
+    ExecuTorch treats the length of a sequence as dynamic, and has no views of dynamic tensors. It also plans a view of
+    a step's input as if the step owned its memory, which it does not.
+    """
+    readers = [n for n in source.users if getattr(n.target, "namespace", "") == "aten" or _is_core(module, n)]
+    if readers:
+        with source.graph.inserting_after(source):
+            copy = calls_into(source.graph)(CLONE, source)
+        copy.meta = dict(source.meta)
+        for reader in readers:
+            reader.replace_input_with(source, copy)
+
+
+def _is_core(module: GraphModule, node: Node) -> bool:
+    return node.op == "call_module" and not isinstance(module.get_submodule(str(node.target)), DelegateCall)
+
+
+def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torch.Tensor]]:
+    """Return the step with its inputs and outputs in the order of a scan, and its constants, which become its last
+    inputs.
+
+    No output is another one, or an input.  The core's kernels are inlined into the step.
+    """
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    constants: list[torch.Tensor] = []
+    x, *states = [n for n in step.graph.nodes if n.op == "placeholder"]
+    for node in (*states, x):
+        copies[node] = graph.node_copy(node)
+    first = graph.call_function(len, ((),))  # marks where constants are inserted
+    results: list[Node] = []
+
+    def copy_nodes(source: GraphModule) -> None:
+        for node in source.graph.nodes:
+            value = attribute(source, node)
+            if node.op == "get_attr" and value is not None:
+                with graph.inserting_before(first):
+                    copies[node] = graph.placeholder(f"constant_{len(constants)}")
+                constants.append(value)
+            elif node.op == "call_module" and isinstance(part := source.get_submodule(str(node.target)), GraphModule):
+                inside = [n for n in part.graph.nodes if n.op == "placeholder"]
+                copies.update(zip(inside, (copies[n] for n in node.args), strict=True))
+                copy_nodes(part)
+                outcome: Any = part.graph.output_node().args[0]
+                for reader in node.users:  # each takes one result
+                    copies[reader] = copies[outcome[int(reader.args[1])]]
+            elif node.op not in ("placeholder", "output") and node not in copies:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+
+    copy_nodes(step)
+    returned: Any = step.graph.output_node().args[0]
+    for value in (*returned[1:], returned[0]):
+        own = copies[value]
+        if own in results or own.op == "placeholder":
+            own = calls_into(graph)(CLONE, own)
+        results.append(own)
+    graph.erase_node(first)
+    assert len(results) == count + 1
+    graph.output(tuple(results))
+    for given in [n for n in graph.nodes if n.op == "placeholder"]:
+        _copy_for_views(step, given)
+    return GraphModule(step, graph), constants

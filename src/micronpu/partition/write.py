@@ -41,9 +41,9 @@ from micronpu.partition.host_block import (
     block_of,
     tensors_of,
 )
+from micronpu.partition.kernels import portable_kernels
 from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall
-from micronpu.partition.portable import portable_kernels
 from micronpu.program.pte import ELEMENT_TYPES
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps

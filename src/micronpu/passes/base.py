@@ -34,15 +34,17 @@ class MergePairs(Pass):
     kind: ClassVar[type[Op]]
 
     @abstractmethod
-    def merged(self, first: Any, second: Any) -> Op:
-        """Return the replacement of the second operator; it reads the first one's input."""
+    def merged(self, first: Any, second: Any) -> Op | None:
+        """Return the replacement of the second operator, which reads the first one's input; None to keep both."""
 
     def run(self, graph: Graph) -> bool:
         walk = Walk(graph)
         for node in walk:
             first = walk.producer.get(node.inputs[0])
-            if isinstance(node.op, self.kind) and first is not None and isinstance(first.op, self.kind):
-                node.op, node.inputs = self.merged(first.op, node.op), [first.inputs[0]]
+            if not isinstance(node.op, self.kind) or first is None or not isinstance(first.op, self.kind):
+                continue
+            if (op := self.merged(first.op, node.op)) is not None:
+                node.op, node.inputs = op, [first.inputs[0]]
                 node.origin = node.origin.joined(first.origin).through(self.name)
                 walk.changed = True
         return walk.changed

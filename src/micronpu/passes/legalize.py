@@ -8,12 +8,12 @@ from typing import Any
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
-from micronpu.ir.op import Op
+from micronpu.ir.op import Op, Permutation
 from micronpu.ir.window import NO_PADDING, Padding2d, litert_padding
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
-from micronpu.passes.base import Pass, Walk
+from micronpu.passes.base import MergePairs, Pass, Walk
 from micronpu.passes.fusion import FoldPads
 
 
@@ -89,7 +89,7 @@ class CopyOutputs(Pass):
         return changed
 
 
-class MergePicks(Pass):
+class MergePicks(MergePairs):
     """Replaces two consecutive pools with windows of one element by one.
 
     x -> max_pool2d{1x1, stride (2,1)} -> max_pool2d{1x1, stride (1,2)} -> y        x -> max_pool2d{1x1, stride 2} -> y
@@ -97,22 +97,12 @@ class MergePicks(Pass):
 
     name = "merge_picks"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first, op = walk.producer.get(node.inputs[0]), node.op
-            if first is None or not _picks(op) or not _picks(first.op):
-                continue
-            assert isinstance(op, MaxPool2d) and isinstance(first.op, MaxPool2d)
-            stride = (first.op.stride[0] * op.stride[0], first.op.stride[1] * op.stride[1])
-            node.op, node.inputs = MaxPool2d((1, 1), stride), [first.inputs[0]]
-            node.origin = node.origin.joined(first.origin).through(self.name)
-            walk.changed = True
-        return walk.changed
+    kind = MaxPool2d
 
-
-def _picks(op: Op) -> bool:
-    return isinstance(op, MaxPool2d) and op.kernel == (1, 1) and not op.padding
+    def merged(self, first: MaxPool2d, second: MaxPool2d) -> MaxPool2d | None:
+        if any(op.kernel != (1, 1) or op.padding for op in (first, second)):
+            return None
+        return MaxPool2d((1, 1), (first.stride[0] * second.stride[0], first.stride[1] * second.stride[1]))
 
 
 class SplitAveragePools(Pass):
@@ -150,7 +140,7 @@ class SplitAveragePools(Pass):
         return walk.changed
 
 
-class FoldLowestPads(Pass):
+class FoldLowestPads(FoldPads):
     """Fuses padding with the lowest number into the max pool that follows; TOSA pads by less than the window on each
     side.
 
@@ -159,28 +149,15 @@ class FoldLowestPads(Pass):
 
     name = "fold_lowest_pads"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            before = walk.producer.get(node.inputs[0])
-            if before is not None and isinstance(before.op, Pad):
-                self._fold(node, before, before.op, walk)
-        if walk.changed:
-            graph.remove_dead()
-        return walk.changed
-
-    def _fold(self, node: Node, before: Node, pad: Pad, walk: Walk) -> None:
-        x, op = before.inputs[0], node.op
-        if not isinstance(op, MaxPool2d) or pad.integer(x.type) != x.type.dtype.limits[0]:
-            return
+    @staticmethod
+    def _with_padding(op: Op, pad: Pad, x: Tensor, order: Permutation | None) -> Op | None:
+        if order is not None or not isinstance(op, MaxPool2d) or pad.integer(x.type) != x.type.dtype.limits[0]:
+            return None
         if any((pad.before[0], pad.after[0], pad.before[3], pad.after[3])):
-            return
+            return None
         sides = op.padding + Padding2d(pad.before[1], pad.after[1], pad.before[2], pad.after[2])
-        if max(sides.rows) >= op.kernel[0] or max(sides.columns) >= op.kernel[1]:
-            return
-        node.op, node.inputs = replace(op, padding=sides), [x]
-        node.origin = node.origin.joined(before.origin).through(self.name)
-        walk.changed = True
+        fits = max(sides.rows) < op.kernel[0] and max(sides.columns) < op.kernel[1]
+        return replace(op, padding=sides) if fits else None
 
 
 LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())

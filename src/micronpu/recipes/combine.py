@@ -79,6 +79,7 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
     quantized = [r for r in recipes if r.quantization_recipe is not None]
     for first, second in itertools.pairwise(quantized):
         one, other = (bool(r.quantization_recipe.is_qat) for r in (first, second))
+        has_data, has_more = (r.quantization_recipe.calibration_inputs_fn is not None for r in (first, second))
         if one != other:
             qat, ptq = (first, second) if one else (second, first)
             raise OptionError(
@@ -86,7 +87,7 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
                 "calibrates it.",
                 hint="two QAT recipes or two others",
             )
-        if not one and second.quantization_recipe.calibration_inputs_fn and not _has_data(first):
+        if not one and has_more and not has_data:
             raise OptionError(
                 f"The recipes {first.name} and {second.name} disagree: the former quantizes, and only the latter has "
                 "calibration data.",
@@ -99,10 +100,6 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
                 f"{' and the other to '.join(sorted(types))}.",
                 hint="the same for both",
             )
-
-
-def _has_data(recipe: ExportRecipe) -> bool:
-    return recipe.quantization_recipe is not None and recipe.quantization_recipe.calibration_inputs_fn is not None
 
 
 def _activations(recipe: ExportRecipe) -> str:

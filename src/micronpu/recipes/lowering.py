@@ -9,7 +9,7 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
+from executorch.export import ExportRecipe, QuantizationRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -27,6 +27,7 @@ from micronpu.frontend.tensors import hold, lift, states_of
 from micronpu.ops.movement import VIEWS
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
+from micronpu.partition.outline import memory_format_of
 from micronpu.quantize.config import IOType
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.decompose import fold_batch_norms
@@ -34,7 +35,6 @@ from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.registry import BACKENDS, core_device
-from micronpu.upstream.executorch import edge_config
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -142,27 +142,7 @@ def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
 def _zeros(inputs: Iterable[Node]) -> Inputs:
     """Return tensors with the shapes, dtypes and orders of axes of some inputs."""
     values = (node.meta["val"] for node in inputs)
-    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
-
-
-def layout_of(value: torch.Tensor) -> torch.memory_format:
-    """Return the order of a tensor's axes in memory."""
-    channels_last = value.dim() == 4 and not value.is_contiguous()
-    return torch.channels_last if channels_last else torch.contiguous_format
-
-
-def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
-    """Return the lowering recipe of a partitioner.
-
-    Args:
-        callbacks: called with the lowered program, in a separate stage.
-    """
-    return LoweringRecipe(
-        partitioners=[partitioner],
-        edge_manager_transform_passes=callbacks or None,
-        # The core part may mix dtypes, which ExecuTorch's check of the edge dialect refuses.
-        edge_compile_config=edge_config(),
-    )
+    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=memory_format_of(v)) for v in values)
 
 
 def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from executorch.exir.backend.partitioner import Partitioner
-from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
+from executorch.export import BackendRecipeProvider, ExportRecipe, LoweringRecipe, RecipeType
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.callers import warn
@@ -19,19 +17,17 @@ from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
 from micronpu.quantize.config import Activations, IOType, check_io
-from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
     OutliningPartitioner,
     aware_training,
-    core_of,
-    lowering,
     plan_scratch,
     post_training,
 )
 from micronpu.targets.backend import Backend
 from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
+from micronpu.upstream.executorch import edge_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,37 +110,43 @@ def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> Option
     )
 
 
-def build(name: str, quantizer: StaticQuantizer, partitioner: Partitioner, options: RecipeOptions) -> ExportRecipe:
-    """Return a recipe of a quantizer and a partitioner."""
-    if quantizer.is_qat:
-        quantization = aware_training(quantizer, options.train)
-    else:
-        quantization = post_training(quantizer, options.calibration)
-    callbacks: list[Any] = []
-    if core_of(partitioner) is not None:
-        callbacks.append(plan_scratch)
+def device_recipe(name: str, shown: str, device: Device, given: Mapping[str, Any], quantization: str) -> ExportRecipe:
+    """Return a recipe for a device.
+
+    Args:
+        shown: name in messages.
+        given: fields of `RecipeOptions`.
+        quantization: begins with "int16" for activations of 16 bits, and ends with "_qat" for training.
+    """
+    options, is_qat = RecipeOptions(**given), quantization.endswith("_qat")
+    options.check(shown, is_qat)
+    activations: Activations = "int16" if quantization.startswith("int16") else "int8"
+    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
+    how = aware_training(quantizer, options.train) if is_qat else post_training(quantizer, options.calibration)
+    partitioner = OutliningPartitioner(device, io=options.io)
+    callbacks: list[Any] = [] if device.core is None else [plan_scratch]
     folder = check_files_dir(options.files_dir)
     if folder is not None:
         callbacks.append(WriteFiles(partitioner, folder))
     with quiet():  # ExecuTorch warns that recipes are experimental
         return ExportRecipe(
             name=name,
-            quantization_recipe=quantization,
-            lowering_recipe=lowering(partitioner, callbacks),
+            quantization_recipe=how,
+            lowering_recipe=LoweringRecipe(
+                partitioners=[partitioner],
+                edge_manager_transform_passes=callbacks or None,
+                # The core part may mix dtypes, which ExecuTorch's check of the edge dialect refuses.
+                edge_compile_config=edge_config(),
+            ),
             executorch_backend_config=backend_config(),
         )
 
 
-class _Provider(BackendRecipeProvider):
-    """Base class of the providers.
+class NpuRecipeProvider(BackendRecipeProvider):
+    """Recipes of a backend; options are the fields of `RecipeOptions` and of the backend's options."""
 
-    Attributes:
-        types: the recipes that it makes.
-        options: dataclass whose fields are the options of the backend.
-    """
-
+    backend: Backend
     types: type[RecipeType]
-    options: type[Options]
 
     @property
     def backend_name(self) -> str:
@@ -163,55 +165,27 @@ class _Provider(BackendRecipeProvider):
         """
         if not isinstance(recipe_type, self.types):
             return None
-        (common, own), unknown = split_options(kwargs, RecipeOptions, self.options)
+        kind = self.backend.options
+        (common, own), unknown = split_options(kwargs, RecipeOptions, kind)
         name = f"{self.types.__name__}.{recipe_type.name}"
-        if self.options.silicon_key in unknown:  # its name in earlier versions
-            raise unknown_options(name, [self.options.silicon_key], RecipeOptions, self.options)
+        if kind.silicon_key in unknown:  # its name in earlier versions
+            raise unknown_options(name, [kind.silicon_key], RecipeOptions, kind)
         if unknown:
-            warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)))
-        is_qat = recipe_type.name.endswith("_QAT")
-        options = RecipeOptions(**common)
-        options.check(name, is_qat)
-        activations: Activations = "int16" if recipe_type.name.startswith("INT16") else "int8"
-        return self._create(name, own, options, is_qat, activations)
-
-    @abstractmethod
-    def _create(
-        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
-    ) -> ExportRecipe:
-        """Return the recipe for checked options."""
-
-
-class NpuRecipeProvider(_Provider):
-    """Recipes of a backend; options are the fields of `RecipeOptions` and of the backend's options."""
-
-    backend: Backend
-
-    def _create(
-        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
-    ) -> ExportRecipe:
-        chosen = self.backend.options(**({"silicon": self.backend.usual} | own))
-        return device_recipe(name, self.backend.device(chosen), options, is_qat, activations)
+            warn(str(unknown_options(name, list(unknown), RecipeOptions, kind)))
+        device = self.backend.device(kind(**({"silicon": self.backend.usual} | own)))
+        return device_recipe(name, name, device, common, recipe_type.name.lower())
 
 
 def provider_of(backend: Backend) -> type[NpuRecipeProvider]:
     types = backend.recipes()
-    members = {"backend": backend, "types": types, "options": backend.options, "__doc__": NpuRecipeProvider.__doc__}
+    members = {"backend": backend, "types": types, "__doc__": NpuRecipeProvider.__doc__}
     return type(types.__name__.replace("Type", "Provider"), (NpuRecipeProvider,), members)
-
-
-def device_recipe(
-    name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
-) -> ExportRecipe:
-    """Return a recipe for a device."""
-    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
-    return build(name, quantizer, OutliningPartitioner(device, io=options.io), options)
 
 
 BY_BACKEND = {name: provider_of(backend) for name, backend in BACKENDS.items()}
 """Provider class of each backend."""
 
-PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_BACKEND.values())
+PROVIDERS: tuple[NpuRecipeProvider, ...] = tuple(provider() for provider in BY_BACKEND.values())
 
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
@@ -264,7 +238,5 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     if unknown:
         raise unknown_options(chosen.name, list(unknown), RecipeOptions, backend.options)
     device = backend.device(options_for(chosen, given=own), chosen.name, chosen.core)
-    checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
-    checked.check(f'{chosen.name} with "{quantization}"', is_qat)
-    activations: Activations = "int16" if quantization.startswith("int16") else "int8"
-    return device_recipe(f"{chosen.name}_{quantization}", device, checked, is_qat, activations)
+    shown = f'{chosen.name} with "{quantization}"'
+    return device_recipe(f"{chosen.name}_{quantization}", shown, device, common, quantization)

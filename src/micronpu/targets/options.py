@@ -182,7 +182,7 @@ def name_of(node: Node) -> str:
 def refusal(node: Any, checks: Checks) -> Reason | None:
     """Return the reason if one of the user's checks refuses a node of the program."""
     from micronpu.frontend.program import is_compute  # imports torch
-    from micronpu.partition.policy import reason_at
+    from micronpu.partition.partition import reason_at
 
     name = next((name for name, accepts in checks if is_compute(node) and not accepts(node)), None)
     sentence = "The user's own checks accept the operator."

@@ -25,8 +25,7 @@ from micronpu.ir.graph import Graph
 from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.decisions import Decisions
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.partition import Partition
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Policy
 from micronpu.passes import run_passes
 from micronpu.passes.rewrite import Choice
 from micronpu.quantize.loops import loops_of

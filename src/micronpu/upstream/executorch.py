@@ -111,14 +111,8 @@ def cmsis_nn() -> Any:
     return importlib.import_module(f"{_CORE}.library.cmsis_nn")
 
 
-@through(_CORE_OPERATORS)
-def define_core_operators() -> None:
-    """Define `torch.ops.cortex_m`, once, without the rest of ExecuTorch's backend for Cortex-M."""
-    _define_core_operators()
-
-
 def _define_core_operators() -> None:
-    """Define the operators, without the guard.
+    """Define `torch.ops.cortex_m`, once, without the rest of ExecuTorch's backend for Cortex-M.
 
     The module that defines the operators reads a few functions and two numbers from packages that import ExecuTorch's
     backend for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
@@ -157,11 +151,12 @@ def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
     return builtins.__import__(name, *others, **named)
 
 
+@through(_CORE_OPERATORS)
 def core_operator(name: str) -> Any:
     """Return an operator of `torch.ops.cortex_m`, such as "quantized_add"."""
     import torch
 
-    define_core_operators()
+    _define_core_operators()
     return getattr(torch.ops.cortex_m, name).default
 
 

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, is_compute, origin_of
+from micronpu.partition.host_block import named
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.running import (
@@ -38,7 +39,7 @@ from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify import thresholds
 from micronpu.verify.sensitivity import Beside, beside_own_qparams
-from micronpu.verify.static_checks import named, place_of
+from micronpu.verify.static_checks import place_of
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
-from micronpu.partition.portable import has_some_kernel
+from micronpu.partition.host_block import named
+from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.quantize.data import of_recording
 from micronpu.quantize.nodes import moves, results_of, rule_of
@@ -126,12 +127,15 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
             f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`{where}"
             + (f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."),
             (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator",
-            node=first.node,
-            operator=first.operator.split(".")[0],
-            module=first.origin.module,
-            source=first.origin.source,
+            **_place_of_verdict(first),
         ),
     )
+
+
+def _place_of_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return the place of an operator, as fields of a warning."""
+    where, kind = verdict.origin, verdict.operator.split(".")[0]
+    return {"node": verdict.node, "operator": kind, "module": where.module, "source": where.source}
 
 
 # ---------------------------------------------------------------- inputs
@@ -211,12 +215,6 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
 
 
 # ---------------------------------------------------------------- functions of small operands
-
-
-def named(node: Node) -> str:
-    """Return a node's name and source line."""
-    source = origin_of(node).source
-    return f"`{node.name}`{f' ({source})' if source else ''}"
 
 
 def place_of(node: Node | None) -> dict[str, Any]:
@@ -423,25 +421,13 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
         lacking = _lacking(node, module)
         if lacking:
             hint = hint_for(overload_name(node), "write it with operators of docs/support-table.md")
-            found.setdefault(lacking, _warning(verdict, lacking, hint))
+            where = f" ({verdict.origin.source})" if verdict.origin.source else ""
+            what = (
+                f"The program cannot run: `{verdict.node}`{where} is left to the host, and ExecuTorch has no kernel "
+                f"for {lacking}."
+            )
+            found.setdefault(lacking, ReportWarning(WARNING, NO_KERNEL, what, hint, **_place_of_verdict(verdict)))
     return tuple(found.values())
-
-
-def _warning(verdict: Verdict, lacking: str, hint: str) -> ReportWarning:
-    where = f" ({verdict.origin.source})" if verdict.origin.source else ""
-    return ReportWarning(
-        level=WARNING,
-        rule=NO_KERNEL,
-        what=(
-            f"The program cannot run: `{verdict.node}`{where} is left to the host, and ExecuTorch has no kernel for "
-            f"{lacking}."
-        ),
-        hint=hint,
-        node=verdict.node,
-        operator=verdict.operator.split(".")[0],
-        module=verdict.origin.module,
-        source=verdict.origin.source,
-    )
 
 
 def _lacking(node: Node, module: GraphModule) -> str:

@@ -15,7 +15,7 @@ from tests.compile.small import Small, batches, conv, image, linear
 from tests.report_schema import PLACE
 
 import micronpu
-from micronpu.compiler.facts import ENERGY
+from micronpu.compiler.host import ENERGY
 from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport

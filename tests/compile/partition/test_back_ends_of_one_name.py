@@ -15,7 +15,7 @@ import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.neutron import NeutronOptions, NeutronPartitioner
-from micronpu.partition.backends import ByCompileSpec, be_found
+from micronpu.partition.entry import ByCompileSpec, be_found
 from micronpu.program.pte import read_pte
 
 X = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.container.payload import MOST_TENSORS
-from micronpu.partition.policy import BOUNDARY
+from micronpu.partition.partition import BOUNDARY
 
 COUNT = MOST_TENSORS + 5
 

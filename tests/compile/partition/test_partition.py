@@ -30,8 +30,7 @@ from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.slicing import Concat
 from micronpu.ops.softmax import Softmax
-from micronpu.partition.partition import Partitioning
-from micronpu.partition.policy import COMPUTES, IMPORTED
+from micronpu.partition.partition import COMPUTES, IMPORTED, Partitioning
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import RULES, SUPPORTED_RULE, check_node

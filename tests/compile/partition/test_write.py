@@ -13,8 +13,8 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError, UnsupportedError
+from micronpu.compiler.assemble import Staged, lowered, named_data_of
 from micronpu.compiler.host import host_part
-from micronpu.compiler.lowering import Staged, lowered, named_data_of
 from micronpu.compiler.quantized import quantized_module
 from micronpu.frontend.exported import exported
 from micronpu.partition.write import MethodInput, without_kernel, written

@@ -98,7 +98,7 @@ def test_its_recipes(chip):
     assert micronpu.get_chip_recipe(str(chip), calibration=[x], bounces=3).name == "toyboard-toy_int8"
     provider = provider_of(BACKENDS["toy"])()
     assert (type(provider).__name__, provider.backend_name) == ("ToyRecipeProvider", "toy")
-    assert provider.get_supported_recipes() == (ToyRecipeType.INT8,) and provider.options is ToyOptions
+    assert provider.get_supported_recipes() == (ToyRecipeType.INT8,) and provider.backend.options is ToyOptions
     assert provider.create_recipe(ToyRecipeType.INT8, calibration=[x], bounces=3).name == "ToyRecipeType.INT8"
     with pytest.raises(OptionError, match="There is no toy 'yo-yo'"):
         provider.create_recipe(ToyRecipeType.INT8, silicon="yo-yo")

@@ -170,8 +170,8 @@ def initialized():
 
 
 def kernels_of_a_core():
-    et.define_core_operators()
-    assert torch.ops.cortex_m.quantized_linear.default and et.cmsis_nn().Backend.MVE
+    assert et.core_operator("quantized_linear") is torch.ops.cortex_m.quantized_linear.default
+    assert et.cmsis_nn().Backend.MVE
 
 
 def runtime():
@@ -409,6 +409,7 @@ ARGUMENTS = {
     "annotation": lambda: ({}, None),
     "note_mode": prepared,
     "initialized": lambda: ("state",),
+    "core_operator": lambda: ("quantized_linear",),
     "load_program": lambda: (bytes(edge().to_executorch().buffer),),
     "reference_graph": profile,
 }

@@ -12,7 +12,7 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ir.types import QParams
 from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add, Maximum
-from micronpu.partition.intermediates import Intermediates
+from micronpu.partition.device import Intermediates
 from micronpu.passes import LITERT_PASSES, Pass, Pipeline, run_passes
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
 

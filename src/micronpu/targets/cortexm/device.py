@@ -16,8 +16,7 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.partition.device import CompiledPartition, CorePart, Device
 from micronpu.partition.kernels import CoreKernel
 from micronpu.partition.outline import DelegateCall
-from micronpu.partition.partition import Partition
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Policy
 from micronpu.passes.rewrite import Choice
 from micronpu.report.operations import Cost, Latency
 from micronpu.report.verdict import Reason

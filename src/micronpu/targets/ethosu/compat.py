@@ -19,8 +19,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.base.arguments import check_switch, check_type, described, items
 from micronpu.base.errors import OptionError
-from micronpu.partition.backends import ByCompileSpec
-from micronpu.partition.entry import DevicePartitioner, preprocess
+from micronpu.partition.entry import ByCompileSpec, DevicePartitioner, preprocess
 from micronpu.quantize.config import Activations, IOType, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.device import EthosUDevice

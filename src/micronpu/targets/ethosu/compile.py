@@ -20,8 +20,7 @@ from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
-from micronpu.partition.device import CompiledPartition, NamedData, RefusedPartitionError, graph_for_npu
-from micronpu.partition.intermediates import Intermediates
+from micronpu.partition.device import CompiledPartition, Intermediates, NamedData, RefusedPartitionError, graph_for_npu
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.memory import CODE, WEIGHTS

@@ -10,8 +10,7 @@ from micronpu.chips import load_measured
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.partition import Partition, Partitioning
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Partitioning, Policy
 from micronpu.report.operations import Latency, ResidentPrice
 from micronpu.report.texts import plural
 from micronpu.targets.cortexm.device import CortexMPart

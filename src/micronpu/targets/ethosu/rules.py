@@ -19,7 +19,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.indices import GatherRows, ScatterRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Policy
 from micronpu.passes import Pipeline
 from micronpu.passes.fusion import returned_operand
 from micronpu.passes.rewrite import Choice, choose, no_cost

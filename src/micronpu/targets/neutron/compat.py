@@ -24,9 +24,8 @@ from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_name
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_of
 from micronpu.ops.activation import PRELU
-from micronpu.partition.backends import ByCompileSpec
-from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
-from micronpu.partition.moves import move_integers
+from micronpu.partition.entry import ByCompileSpec, DevicePartitioner, preprocess, split_dequantizes
+from micronpu.partition.outline import move_integers
 from micronpu.quantize.config import Activations, IOType
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, EXCLUDED_GRAPH_PASSES

@@ -12,9 +12,8 @@ from micronpu.container.payload import Artifacts, PayloadLayout, TensorSlot, pac
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.partition.device import CompiledPartition, RefusedPartitionError, graph_for_npu
-from micronpu.partition.intermediates import Intermediates
-from micronpu.partition.policy import COMPUTES, COMPUTES_SENTENCE
+from micronpu.partition.device import CompiledPartition, Intermediates, RefusedPartitionError, graph_for_npu
+from micronpu.partition.partition import COMPUTES, COMPUTES_SENTENCE
 from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter

@@ -27,7 +27,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.policy import Decide, Policy, reason_at
+from micronpu.partition.partition import Decide, Policy, reason_at
 from micronpu.passes import Pipeline, run_passes
 from micronpu.passes.rewrite import Choice, choose
 from micronpu.report.operations import Cost, Latency

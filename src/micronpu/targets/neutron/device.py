@@ -10,8 +10,7 @@ from micronpu.chips.core import Core
 from micronpu.frontend.program import written_names
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.partition import Partition
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Policy
 from micronpu.report.operations import Latency
 from micronpu.targets.cortexm.device import CortexMPart
 from micronpu.targets.neutron import BACKEND

@@ -14,8 +14,7 @@ from micronpu.ir.op import Value
 from micronpu.ir.types import DType
 from micronpu.ops.elementwise import Elementwise
 from micronpu.partition.device import CompiledPartition, Device, graph_for_npu
-from micronpu.partition.partition import Partition
-from micronpu.partition.policy import Policy
+from micronpu.partition.partition import Partition, Policy
 from micronpu.passes.rewrite import Choice
 from micronpu.report.verdict import Reason
 
