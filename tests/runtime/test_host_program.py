@@ -15,6 +15,7 @@ from tests.runtime import neutron_programs as programs
 
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.container.payload import TensorSlot as Slot
+from micronpu.program.pte import recorded_bytes
 from micronpu.runtime import HostProgram, RunOptions, read_pte
 from micronpu.runtime.plugin import load_plugin
 
@@ -250,7 +251,7 @@ def test_profile_of_operators_with_constants(tmp_path):
 def test_recording_never_overruns_the_debug_buffer(tmp_path):
     """The runtime ends the process when the buffer is full, so a run that may not fit is refused."""
     x = int8(1, 3, 5, 4)
-    bound = read_pte(conv_pte()).methods["forward"].recorded_outside
+    bound = recorded_bytes(conv_pte(), "forward")
     program = HostProgram(conv_pte(), RunOptions(profile=True, debug_buffer_size=2 * bound))
     program.run(x)
     program.run(x)

@@ -31,7 +31,8 @@ import micronpu.quantize  # noqa: F401  (registers the operators of quantized pr
 from micronpu.base.errors import PayloadError
 from micronpu.program.operators import Kind
 from micronpu.program.plan_check import check_plan
-from micronpu.runtime import HostProgram, read_pte
+from micronpu.program.pte import recorded_bytes
+from micronpu.runtime import HostProgram
 
 X = torch.linspace(-1, 1, 12).reshape(1, 3, 2, 2)
 
@@ -166,7 +167,7 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
         lambda p: setattr(p.value("quantize_per_tensor", 6).val, "allocation_info", None),
         "argument 6 of instruction 0, quantized_decomposed::quantize_per_tensor.out, is a tensor without memory",
     ),
-    "no such value": (lambda p: p.call("cat").args.__setitem__(0, 500), "element 500 of a vector"),
+    "no such value": (lambda p: p.call("cat").args.__setitem__(0, 500), "value 500 of 53"),
     "no such operator": (setting(lambda p: p.call("cat"), op_index=77), "calls operator 77 of"),
     "missing argument": (lambda p: p.call("cat").args.__delitem__(slice(1, None)), "has 1 arguments instead of 3"),
     "further argument": (lambda p: p.call("cat").args.extend([0, 0]), "has 6 arguments instead of 3"),
@@ -245,7 +246,7 @@ def test_damage_is_a_sentence(case: str) -> None:
     [
         (lambda p: setattr(p.plan.delegates[0].processed, "index", 9), "element 9|payload 9 of|segment 9"),
         (lambda p: setattr(p.plan.chains[0].instructions[0].instr_args, "delegate_index", 3), "calls delegate 3 of 1"),
-        (lambda p: p.plan.chains[0].instructions[0].instr_args.args.__setitem__(0, 60), "element 60 of a vector"),
+        (lambda p: p.plan.chains[0].instructions[0].instr_args.args.__setitem__(0, 60), "value 60 of 3"),
     ],
 )
 def test_damaged_calls_of_delegates(change: Any, sentence: str) -> None:
@@ -263,7 +264,7 @@ def test_reading_does_not_recurse_into_lists() -> None:
         plan.call("cat").args[0] = index
 
     with pytest.raises(PayloadError, match="a list of tensors holds another list"):
-        read_pte(damaged(program(), change))
+        recorded_bytes(damaged(program(), change), "forward")
 
 
 def test_the_check_is_of_the_method_that_runs() -> None:

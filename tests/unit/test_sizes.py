@@ -32,7 +32,7 @@ LINES = {
     "ops": 8_973,
     "partition": 3_721,
     "passes": 1_591,
-    "program": 2_614,
+    "program": 2_613,
     "quantize": 10_323,
     "recipes": 884,
     "report": 5_229,

@@ -13,7 +13,7 @@ from math import prod
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
-from micronpu.program.pte import PteSummary, TensorValue, extents, read_pte
+from micronpu.program.pte import IDENTIFIER, PteSummary, TensorValue, extents, plan_of, read_pte, tensor_of, whole
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -35,9 +35,6 @@ from micronpu.upstream.pte import (
     offset_of,
     operators_of,
 )
-
-_IDENTIFIER = b"ET12"
-"""Names in the union InstructionArguments, by number."""
 
 ELEMENT_BYTES = {
     "bool": 1,
@@ -146,22 +143,15 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     """
     summary = read_pte(data, name=name)
     method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
-    try:
-        program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
-        plans = list(program.vector(Program.EXECUTION_PLAN).tables())
-        payloads = iter(summary.payloads)
-        for plan in plans:
-            mine = [next(payloads)[1] for _ in plan.vector(ExecutionPlan.DELEGATES).tables()]
-            if plan.string(ExecutionPlan.NAME) == method:
-                found = _plan(plan, mine, _Variables(data, program, summary))
-                return replace(found, named_data=bool(program.offset(Program.NAMED_DATA))), summary
-    except flatbuffer.CorruptFlatbufferError as error:
+    if method not in summary.methods:
         raise PayloadError(
-            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
-        ) from error
-    raise PayloadError(
-        f"{name} has no method {method!r}.", hint=f"one of {', '.join(sorted(summary.methods)) or 'none'}"
-    )
+            f"{name} has no method {method!r}.", hint=f"one of {', '.join(sorted(summary.methods)) or 'none'}"
+        )
+    with whole(name):
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], IDENTIFIER)
+        payloads = [bytes(payload) for payload in summary.methods[method].payloads]
+        found = _plan(plan_of(program, method), payloads, _Variables(data, program, summary))
+        return replace(found, named_data=bool(program.offset(Program.NAMED_DATA))), summary
 
 
 class _Variables:
@@ -263,15 +253,11 @@ def _value(value: flatbuffer.Table, variables: _Variables) -> PlanValue:
 
 
 def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
-    shape, dim_order = body.vector(Tensor.SIZES).integers(), body.vector(Tensor.DIM_ORDER).integers("<B")
-    if sorted(dim_order) != list(range(len(shape))):
-        raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
     place, extra = body.table(Tensor.ALLOCATION_INFO), body.table(Tensor.EXTRA_TENSOR_INFO)
-    is_dynamic = body.integer(Tensor.SHAPE_DYNAMISM, "<b") != 0
-    tensor = TensorValue(body.integer(Tensor.SCALAR_TYPE, "<b"), shape, dim_order, is_dynamic)
+    tensor = tensor_of(body)
     index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
-        initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
+        initial = variables.bytes_of(extra, index, prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
     is_elsewhere = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
     return PlanValue(
         "Tensor",

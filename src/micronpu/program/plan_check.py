@@ -15,6 +15,7 @@ from typing import Any
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.program.operators import VIEW, Signature, signature_of
+from micronpu.program.plan import ELEMENT_BYTES
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, ChainLoop, extents, loops_of
 from micronpu.upstream.pte import (
     CONTENT,
@@ -52,9 +53,6 @@ _KINDS = frozenset(Kind)
 _MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
 _MOST_MEMORY = 1 << 32  # more than any microcontroller's
 _SLACK = 1 << 16  # alignment overhead: largest buffer size minus what its tensors need
-_BYTES = {name: size for size, names in {
-    1: ("uint8", "int8", "bool"), 2: ("int16", "float16", "bfloat16"), 4: ("int32", "float32"), 8: ("int64", "float64"),
-}.items() for name in names}  # fmt: skip
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 _NEEDED = {
@@ -196,18 +194,18 @@ class _Plan:
         _need(sorted(order) == list(range(len(shape))), f"{where} is a tensor with the order of axes {list(order)}")
         dynamism = table.integer(Tensor.SHAPE_DYNAMISM, "<b")
         _need(dynamism in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
-        size = math.prod(shape) * _BYTES[dtype]
+        element = ELEMENT_BYTES[dtype]
         # Products of some sizes overflow although one of them is 0.
-        _need(math.prod(n for n in shape if n) * _BYTES[dtype] <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
+        _need(math.prod(n for n in shape if n) * element <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
         extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), table.table(Tensor.ALLOCATION_INFO)
         index = table.integer(Tensor.DATA_BUFFER_IDX, "<I")
         is_external = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
         allowed = self._external and place is None
         _need(allowed or not is_external, f"{where} is a tensor whose data is in another file")
         if index and not is_external:
-            self._check_data(index, size, _BYTES[dtype], extra, place is not None, where)
+            self._check_data(index, math.prod(shape) * element, element, extra, place is not None, where)
         if place is not None:
-            self._check_place(place, size, _BYTES[dtype], where)
+            self._check_place(place, math.prod(shape) * element, element, where)
         is_constant = (bool(index) or is_external) and place is None
         return _Tensor(dtype, shape, is_constant, is_constant or place is not None)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -203,9 +204,6 @@ class MethodSummary:
     """A method: its tensors (None for other values), the operators and delegates that it calls.
 
     Attributes:
-        recorded_outside: upper bound of the bytes that one run records in a debug buffer, without the operations of the
-            backends' own executors: every tensor argument of every instruction, and the operators of graphs inside
-            delegates.
         payloads: of the delegates, as views of the file's bytes.
         states: tensors in planned memory with an initial value, which persist across calls.
         state_places: memory and offset of each.
@@ -217,7 +215,6 @@ class MethodSummary:
     outputs: tuple[TensorValue | None, ...]
     operators: tuple[str, ...]
     delegates: tuple[str, ...]
-    recorded_outside: int
     payloads: tuple[memoryview, ...] = field(default=(), repr=False)
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
@@ -284,9 +281,16 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
             hint="export the model again with ExecuTorch 1.5",
         )
     program_size, base, segment_size = extents(data, name)
-    try:
+    with whole(name):
         program = flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
         return _summary(data, program, program_size, base, segment_size, name)
+
+
+@contextmanager
+def whole(name: str) -> Iterator[None]:
+    """Report offsets that leave the flatbuffer of a program as a `PayloadError`."""
+    try:
+        yield
     except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
 
@@ -360,8 +364,6 @@ def _summary(
                 views.append(memoryview(blob.data)[blob.start : blob.start + blob.length])
             payloads.append((delegates[-1], bytes(views[-1])))
         operators = operators_of(plan)
-        graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
-        recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
         states = _states(values)
         methods[plan.string(ExecutionPlan.NAME)] = MethodSummary(
             name=plan.string(ExecutionPlan.NAME),
@@ -369,7 +371,6 @@ def _summary(
             outputs=tuple(_tensor(values.table(i)) for i in plan.vector(ExecutionPlan.OUTPUTS).integers()),
             operators=tuple(operators),
             delegates=tuple(delegates),
-            recorded_outside=recorded,
             payloads=tuple(views),
             states=tuple(states.values()),
             state_places=tuple(states),
@@ -387,17 +388,17 @@ def _names(plan: flatbuffer.Table) -> Names:
 
 
 def _tensor(value: flatbuffer.Table) -> TensorValue | None:
-    if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or (tensor := value.table(EValue.VAL)) is None:
-        return None
-    shape, dim_order = tensor.vector(Tensor.SIZES).integers(), tensor.vector(Tensor.DIM_ORDER).integers("<B")
+    body = value.table(EValue.VAL) if value.integer(EValue.VAL_TYPE, "<B") == KernelTypes.TENSOR else None
+    return tensor_of(body) if body is not None else None
+
+
+def tensor_of(body: flatbuffer.Table) -> TensorValue:
+    """Return the element type, shape and order of axes of a tensor."""
+    shape, dim_order = body.vector(Tensor.SIZES).integers(), body.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
         raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
-    return TensorValue(
-        scalar_type=tensor.integer(Tensor.SCALAR_TYPE, "<b"),
-        shape=shape,
-        dim_order=dim_order,
-        dynamic=tensor.integer(Tensor.SHAPE_DYNAMISM, "<b") != 0,
-    )
+    is_dynamic = body.integer(Tensor.SHAPE_DYNAMISM, "<b") != 0
+    return TensorValue(body.integer(Tensor.SCALAR_TYPE, "<b"), shape, dim_order, is_dynamic)
 
 
 def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
@@ -409,14 +410,34 @@ def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
         if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or (tensor := value.table(EValue.VAL)) is None:
             continue
         place = tensor.table(Tensor.ALLOCATION_INFO)
-        own = _tensor(value) if place is not None and tensor.integer(Tensor.DATA_BUFFER_IDX, "<I") else None
-        if place is not None and own is not None:
-            found.setdefault((place.integer(AllocationDetails.MEMORY_ID, "<I"), offset_of(place)), own)
+        if place is not None and tensor.integer(Tensor.DATA_BUFFER_IDX, "<I"):
+            found.setdefault((place.integer(AllocationDetails.MEMORY_ID, "<I"), offset_of(place)), tensor_of(tensor))
     return found
 
 
-def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
+def plan_of(program: flatbuffer.Table, method: str) -> flatbuffer.Table:
+    """Return the execution plan of a method that the program has."""
+    plans = program.vector(Program.EXECUTION_PLAN).tables()
+    return {plan.string(ExecutionPlan.NAME): plan for plan in plans}[method]
+
+
+def recorded_bytes(data: bytes, method: str, *, name: str = "The program") -> int:
+    """Return an upper bound of the bytes that one run records in a debug buffer.
+
+    These are every tensor argument of every instruction, and the operators of graphs inside delegates, without the
+    operations of the backends' own executors.
+    """
+    summary = read_pte(data, name=name)
+    graphs = [*summary.methods[method].payloads, *summary.named_data.values()]
+    with whole(name):
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], IDENTIFIER)
+        own = _recorded_outside(plan_of(program, method))
+    return own + sum(graph_output_bytes(bytes(graph)) for graph in graphs)
+
+
+def _recorded_outside(plan: flatbuffer.Table) -> int:
     """Bytes that the runtime itself records in one run: the arguments of all calls, and the method's outputs."""
+    values = plan.vector(ExecutionPlan.VALUES)
     sizes: dict[int, int] = {}
 
     def size_of(index: int, in_list: bool = False) -> int:

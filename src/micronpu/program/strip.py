@@ -10,9 +10,8 @@ from __future__ import annotations
 import struct
 
 from micronpu.base import flatbuffer
-from micronpu.base.errors import PayloadError
 from micronpu.container.digest import PREFIX
-from micronpu.program.pte import read_pte
+from micronpu.program.pte import IDENTIFIER, read_pte, whole
 from micronpu.upstream.pte import (
     BackendDelegate,
     BackendDelegateDataReference,
@@ -24,7 +23,6 @@ from micronpu.upstream.pte import (
     SubsegmentOffsets,
 )
 
-_IDENTIFIER = b"ET12"
 _ALIGNMENT = 128
 """Segment alignment of ExecuTorch."""
 
@@ -40,21 +38,17 @@ def strip(data: bytes, *, name: str = "The program") -> bytes:
         PayloadError: not a `.pte`, truncated or damaged.
     """
     summary = read_pte(data, name=name)
-    try:
-        program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
+    with whole(name):
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], IDENTIFIER)
         named = program.vector(Program.NAMED_DATA).tables()
         if not any(entry.string(NamedData.KEY).startswith(PREFIX) for entry in named):
             return data
         return _strip(data, summary.program_size)
-    except flatbuffer.CorruptFlatbufferError as error:
-        raise PayloadError(
-            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
-        ) from error
 
 
 def _strip(data: bytes, program_size: int) -> bytes:
     image = bytearray(memoryview(data)[:program_size])
-    program = flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
+    program = flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
     base = struct.unpack_from("<Q", data, 24)[0]
     segments, named = program.vector(Program.SEGMENTS), program.vector(Program.NAMED_DATA)
     entries = list(named.tables())

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from micronpu.base.arguments import check_text, check_type
@@ -20,7 +21,7 @@ from micronpu.program.digest import Digest, state_of
 from micronpu.program.io import ranges_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import MethodSummary, PteSummary, read_pte
+from micronpu.program.pte import MethodSummary, PteSummary, read_pte, recorded_bytes
 from micronpu.runtime.arguments import TensorSignature, argument, check_count, signature_of
 from micronpu.runtime.counts import Counts
 from micronpu.runtime.isolated import IsolatedProgram
@@ -108,8 +109,7 @@ class HostProgram:
         self._ranges = {name: ranges_of(summary.named_data, name) for name in self._methods}
         self.digest = state_of(self._data, self._name)
         # Trust nothing in a damaged one, which runs only in a separate process.
-        counting = self._methods if self.digest is not Digest.WRONG else ()
-        self._counts = Counts(self._data, counting, summary.named_data)
+        self._counts = Counts(self._data, self._methods if self.digest is not Digest.WRONG else (), summary.named_data)
         del summary  # frees copies of all payloads; the runtime makes its own
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
@@ -306,7 +306,7 @@ class HostProgram:
 
         A separate copy of the program records, so a program loaded without `profile` stays fast.
         """
-        needed = self._most_recorded() if debug_buffer is not None else 0
+        needed = self._most_recorded if debug_buffer is not None else 0
         options = replace(self.options, profile=True, debug_buffer_size=needed)
         options = replace(options, isolated=self.is_isolated)
         with HostProgram(self._data, options, method=self.method_name, name=self._name) as recorder:
@@ -435,9 +435,8 @@ class HostProgram:
             raise self._failure(f"{self._name} cannot be loaded", error) from error
 
     def _load_locked(self) -> None:
-        known = registered_backends()
         for delegate in dict.fromkeys(d for m in self._methods.values() for d in m.delegates):
-            if delegate not in known:
+            if delegate not in (known := registered_backends()):
                 raise NotOnHostError(
                     f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
                     hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
@@ -473,17 +472,18 @@ class HostProgram:
     def _payloads(self) -> tuple[memoryview, ...]:
         return tuple(payload for m in self._methods.values() for payload in m.payloads)
 
+    @cached_property
     def _most_recorded(self) -> int:
         """Upper bound of the bytes that one run records in a debug buffer."""
         pairs = zip(self._summary.delegates, self._summary.payloads, strict=True)
         own = (f.recorded_bytes(payload) for name, payload in pairs if (f := backend_with(name)) is not None)
-        return self._summary.recorded_outside + sum(own)
+        return recorded_bytes(self._data, self.method_name, name=self._name) + sum(own)
 
     def _reserve(self) -> None:
         """Ensure that the values of one more run fit into the debug buffer."""
         if not self.options.profile or not self.options.debug_buffer_size:
             return
-        needed = self._recorded + self._most_recorded()
+        needed = self._recorded + self._most_recorded
         if needed > self.options.debug_buffer_size:
             raise OptionError(
                 f"One more run of {self._name_inside} may record {needed} bytes, but its debug buffer has "
