@@ -223,7 +223,7 @@ def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _L
         on_core += [replace(o, partition=o.partition + first_core) for o in step.report.core_operations]
         parts = [(step.report.partitions, "partition"), (len(step.core_graphs), "part on the core")]
         notes.append(
-            f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs, whose "
+            f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs in the tables, whose "
             f"{' and '.join(plural(n, what) for n, what in parts if n)} the runtime calls {count:,} times."
         )
         notes += [note for note in step.report.notes if note not in notes]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -127,16 +128,13 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
             check_control_flow(graph, name if is_flow else inside)
 
 
-def check_evaluation_mode(model: nn.Module) -> None:
-    """Raise `ModelError` if the model or a part of it is in training mode.
+def check_evaluation_mode(module: nn.Module, name: str = "", model: str = "") -> None:
+    """Raise `ModelError` if a model or a part of it is in training mode.
 
     In a graph the arguments of dropouts and batch norms decide, and the modules that it calls. Modules that only hold
     parameters, as in the result of `ExportedProgram.module`, have a mode that nothing reads.
     """
-    _check_mode(model, "", type(model).__name__)
-
-
-def _check_mode(module: nn.Module, name: str, model: str) -> None:
+    model = model or type(module).__name__
     parts: Iterable[tuple[str, nn.Module]] = module.named_children()
     if isinstance(module, GraphModule):
         working = next((node for node in module.graph.nodes if is_in_training(node)), None)
@@ -156,19 +154,38 @@ def _check_mode(module: nn.Module, name: str, model: str) -> None:
         )
     for part, inner in parts:
         if not is_guard(inner):
-            _check_mode(inner, f"{name}.{part}" if name else part, model)
+            check_evaluation_mode(inner, f"{name}.{part}" if name else part, model)
 
 
 def check_is_no_state_dict(model: Any) -> None:
     """Raise `ModelError` if a model is a dictionary of weights, as torch.load returns it, or holds one."""
-    values = list(model.values()) if isinstance(model, Mapping) else []
-    for value in values:
+    for value in model.values() if isinstance(model, Mapping) else ():
         inner = list(value.values()) if isinstance(value, Mapping) else [value]
         if inner and all(isinstance(part, torch.Tensor) for part in inner):
             raise ModelError(
                 "The model is a dictionary of weights (a state_dict or a checkpoint), which has no operators.",
                 hint="model = Net(); model.load_state_dict(weights); compile(model.eval(), ...)",
             )
+
+
+def check_module(model: Any) -> None:
+    """Raise `ModelError` if a model is no module, or one that torch.export does not take or would change."""
+    check_is_no_state_dict(model)
+    if not isinstance(model, nn.Module):
+        path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
+        hint = "pass the module itself, compile(Net().eval(), (x,), ...), or the path of a file .tflite or .onnx"
+        if path.endswith(".pt2"):
+            hint = "torch.export.load(path) if you trust the file; `micronpu compile` executes nothing of it"
+        elif path.endswith((".pt", ".pth", ".ckpt")):
+            hint = "model = Net(); model.load_state_dict(torch.load(path)); compile(model.eval(), ...)"
+        raise ModelError(
+            f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
+            hint=hint,
+        )
+    _check_parts(model)
+    check_evaluation_mode(model)
+    _check_weights(model)
+    check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
 
 
 _KINDS = (
@@ -185,7 +202,7 @@ _KINDS = (
 )
 
 
-def check_parts(model: nn.Module) -> None:
+def _check_parts(model: nn.Module) -> None:
     """Raise `ModelError` if the model, or a part of it, is of a kind that torch.export does not take."""
     for name, part in model.named_modules():
         what = f"`{name}` of the model {type(model).__name__}" if name else "The model"
@@ -200,7 +217,7 @@ def check_parts(model: nn.Module) -> None:
                 raise ModelError(f"{what} ({type(part).__name__}) {is_kind}.", hint=hint)
 
 
-def check_weights(model: nn.Module) -> None:
+def _check_weights(model: nn.Module) -> None:
     """Raise `ModelError` if a parameter or buffer of the model has no usable values."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         what = ""

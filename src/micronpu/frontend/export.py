@@ -27,15 +27,7 @@ from torch.overrides import TorchFunctionMode
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet, unprinted
-from micronpu.frontend.checks import (
-    check_control_flow,
-    check_evaluation_mode,
-    check_is_no_state_dict,
-    check_names,
-    check_parts,
-    check_tensors,
-    check_weights,
-)
+from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_module, check_tensors
 from micronpu.frontend.tensors import copied, path_to, reached
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leaves, tree_map
@@ -226,16 +218,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         check_evaluation_mode(model.graph_module)
         return model
-    check_is_no_state_dict(model)
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
-            hint="pass the module itself, compile(model, (x,), ...), or the path of a file .tflite or .onnx",
-        )
-    check_parts(model)
-    check_evaluation_mode(model)
-    check_weights(model)
-    check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
+    check_module(model)
     # torch prints the graph so far on some errors, and logs the traceback of the exception on others.
     with quiet(logging.ERROR), torch.no_grad(), unprinted():
         try:

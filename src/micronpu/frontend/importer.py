@@ -203,7 +203,7 @@ class Importer:
                 raise UnsupportedError(
                     f"The operand `{source.name}` of `{reader.name}` is {str(dtype).removeprefix('torch.')}, and only "
                     "floats are quantized.",
-                    hint="leave it to the host, or give the model floats",
+                    hint="leave it to the host, or compute with real numbers in float32",
                 )
             raise UnsupportedError(
                 f"The operand `{source.name}` of `{reader.name}` is not quantized: no dequantize stands between.",

@@ -108,8 +108,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
         )
     batches: list[Row] = []
     for number, item in enumerate(in_turn(calibration, kind)):
-        where = f"{kind.capitalize()} item {number}"
-        batches += _rows(_checked(where, item, examples), examples)
+        batches += _rows(_checked(f"{kind.capitalize()} item {number}", item, examples), examples)
     if not batches:
         raise ModelError(f"The {kind} data is empty.", hint="pass some dozens of typical inputs")
     return batches
@@ -157,13 +156,14 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
             f"{where} has dtype {dtype_name(tensor.dtype)}, the model takes {dtype_name(example.dtype)}.",
             hint="convert the data as the model's inputs are converted",
         )
-    if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
+    if example.shape[:1] == (1,) and tensor.shape == example.shape[1:]:
         tensor = tensor.unsqueeze(0)
-    several = example.dim() > 0 and example.shape[0] == 1 and tensor.dim() == example.dim()
-    if tensor.shape != example.shape and not (several and tensor.shape[1:] == example.shape[1:]):
+    if tensor.shape != example.shape and not (example.shape[:1] == (1,) and tensor.shape[1:] == example.shape[1:]):
+        to = 1 - example.dim()
+        last = to < -1 and tensor.dim() >= -to and tensor.movedim(-1, to).shape[to:] == example.shape[1:]
         raise ModelError(
             f"{where} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
-            hint="shape the data as the example inputs",
+            hint=f"channels first: x.movedim(-1, {to})" if last else "shape the data as the example inputs",
         )
     if tensor.is_floating_point() and not all_finite(tensor):
         raise ModelError(

@@ -300,7 +300,7 @@ class ProgramAccuracy:
             others = f" and {self.calibrated} that calibrated" if self.calibrated else ""
             return f"on {count}{others} ({listed}{calls})"
         least = LEAST_RECORDINGS if self.calls else LEAST
-        return f"on {count} that also calibrated ({listed}{calls}; give {least} or more to have some held out)"
+        return f"on {count} that also calibrated ({listed}{calls}; give {least} different ones to have some held out)"
 
     def __str__(self) -> str:
         several = len(self.outputs) > 1

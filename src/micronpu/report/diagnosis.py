@@ -319,7 +319,7 @@ class Frontier:
             ReportWarning(
                 NOTE,
                 "precision",
-                f"{self.measured}{limit}",
+                f"{self.measured.removesuffix('.').removesuffix(f': {best.hint}')}.{limit}",
                 hint,
                 sqnr=next(p.sqnr for p in self.points if p.is_chosen),
             ),

@@ -193,8 +193,8 @@ def find_target(name: str) -> Target:
     for target in targets:
         if name == target.name or name in target.entry.aliases:
             return target
-    known = [n for t in targets for n in (t.name, *t.entry.aliases)]
-    near = difflib.get_close_matches(name.lower(), sorted(known), 3, 0.5)
+    known = sorted(n for t in targets for n in (t.name, *t.entry.aliases))
+    near = [n for n in known if name.lower() in n][:3] or difflib.get_close_matches(name.lower(), known, 3, 0.5)
     broken = "".join(f" {error.what}" for error in BROKEN.values())
     raise OptionError(
         f"There is no target {name!r}.{broken}",

@@ -87,6 +87,18 @@ CALIBRATION = {
     "empty": ([], "The calibration data is empty. Try: pass some dozens of typical inputs."),
     "no rows": (np.zeros((0, 2, 6, 6), np.float32), "The calibration data is empty."),
     "shape": ([X, X[:, :, :5]], WRONG, "has shape [1, 2, 5, 6], the model takes [1, 2, 6, 6]. Try: shape the data"),
+    "channels last": (
+        [X, X.movedim(1, -1)],
+        WRONG,
+        "has shape [1, 6, 6, 2], the",
+        "Try: channels first: x.movedim(-1, -3)",
+    ),
+    "channels last, one row": (
+        [X, X[0].movedim(0, -1).numpy()],
+        WRONG,
+        "has shape [6, 6, 2], the",
+        "x.movedim(-1, -3)",
+    ),
     "rank": ([X, X[0, 0]], WRONG, "has shape [6, 6], the model takes [1, 2, 6, 6]."),
     "dtype": ([X, X.int()], WRONG, "has dtype int32, the model takes float32. Try: convert the data"),
     "dtype of NumPy": ([X, X.numpy().astype(np.uint16)], WRONG, "has dtype uint16, the model takes float32."),
@@ -176,6 +188,9 @@ MODELS = {
     "branch": (lambda: (Branch().eval(), X), "cannot trace Branch", "branches on the value", "Try: torch.where"),
     "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),
     "no module": (lambda: (np.tanh, X), "The model is of type ufunc", "neither", "Try: pass the module itself"),
+    "path of weights": (lambda: ("net.pth", X), "The model is of type str", "Try: model = Net(); model.load_state"),
+    "path of a program": (lambda: (Path("net.pt2"), X), "neither a torch.nn.Module", "Try: torch.export.load(path)"),
+    "class": (lambda: (Net, X), "The model is of type type", "Try: pass the module itself, compile(Net().eval()"),
     "no examples": (lambda: (net(), ()), "`example_inputs` is empty; it is a tuple of tensors. Try: (torch.randn("),
     "examples of numbers": (
         lambda: (net(), [1, 2]),
@@ -243,6 +258,8 @@ def test_unknown_target_names_the_nearest():
         micronpu.compile(net(), X, "imxrt7000", calibration=GOOD)
     text = sentence(caught.value)
     assert text.startswith("There is no target 'imxrt7000'. Try: imxrt700, ")
+    with pytest.raises(OptionError, match=r"no target 'ethos-u55'\. Try: ethos-u55-128, ethos-u55-256, ethos-u55-32;"):
+        micronpu.compile(net(), X, "ethos-u55", calibration=GOOD)
 
 
 def test_options_for_another_chip():

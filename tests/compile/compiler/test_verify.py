@@ -57,7 +57,7 @@ def test_the_agreement_is_in_the_report(target, io):
     assert "Against the quantized model, on 2 inputs:" in str(program.report)
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((0, 1, 2, 3), 4, False)
-    assert "on 4 samples that also calibrated (0, 1, 2, 3 of 4; " in str(program.report)
+    assert "on 4 samples that also calibrated (0, 1, 2, 3 of 4; give 16 different ones to have" in str(program.report)
     assert "verify" in program.seconds
 
 

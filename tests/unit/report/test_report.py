@@ -25,6 +25,7 @@ from micronpu.ops.convolution import Conv2d
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.alternatives import Candidates
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.difference import Difference
 from micronpu.report.memory import Item, MemoryReport, Region
 from micronpu.report.operations import Cost, Latency, Operation, ResidentPrice
@@ -558,3 +559,12 @@ def test_the_first_lines_are_time_flash_sram_accuracy_and_operators() -> None:
     assert "Time 1.47 ms a call, estimated (0.73 to 2.94)" in text and text.index("1.47 ms") < text.index(
         "What to do next"
     )
+
+
+def test_precision_gives_the_setting_of_the_best_program_once():
+    points = (Point("int8", 17.4, 2.47, is_chosen=True), Point("int16", 43.9, 3.78, hint='quantization="int16"'))
+    (warning,) = Frontier(points, 32).warnings
+    assert warning.what.endswith("int8 17.4 dB, 2.47 ms (this program) \N{MIDDLE DOT} int16 43.9 dB, 3.78 ms.")
+    assert warning.hint == 'quantization="int16"'
+    (warning,) = Frontier(points[:1], 32).warnings
+    assert warning.what.endswith("int8 17.4 dB, 2.47 ms (this program).") and "micronpu.fix" in warning.hint
