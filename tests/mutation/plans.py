@@ -18,10 +18,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     "passes/layout.py": tuple(f"{_PASSES}{name}.py" for name in ("layout", "lift", "reshapes")) + _PASS_ROWS,
     "passes/legalize.py": tuple(f"{_PASSES}{name}.py" for name in ("legalize", "tosa", "reshapes")) + _PASS_ROWS,
     "passes/base.py": _PASS_ROWS,
-    "passes/pipeline.py": tuple(
-        f"{_PASSES}pipeline.py::test_{name}"
-        for name in ("an_unknown_pass_is_refused", "a_network_of_two_inputs_and_two_outputs")
-    ),
+    "passes/pipeline.py": (*(f"{_PASSES}{name}.py" for name in ("pipeline", "of_ones_own")), *_PASS_ROWS),
     "passes/rewrite.py": (f"{_PASSES}choose.py", f"{_PASSES}rewrites.py", _NEUTRON_LIMITS, *_REWRITE_ROWS),
     "targets/neutron/rules.py": (
         *_PUBLISHED,

@@ -143,7 +143,7 @@ class Net:
 
 def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
-    return [random.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
+    return [random.integers(-128, 128, t.shape).astype(np.int8).view(t.type.dtype.value) for t in graph.inputs]
 
 
 def assert_same(before: Graph, after: Graph) -> None:

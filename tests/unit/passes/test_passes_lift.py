@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, simplified
+from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, q, simplified
 
+from micronpu.ir import DType, TensorType
 from micronpu.passes.layout import GatherTransposes, LiftTransposes, MergeTransposes
 
 C = 8
@@ -62,6 +63,16 @@ def test_a_value_that_is_read_otherwise_keeps_its_order(read):
     y = net.sigmoid(net.input(1, C, 5, 4))
     graph = net.finish(net.last(y), read(net, y))
     assert picture(apply(LiftTransposes(), graph)) == picture(graph)
+
+
+@pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
+def test_unsigned_bytes_are_not_transposed(dtype):
+    net = Net()
+    x = net.builder.input(TensorType((1, C, 5, 4), dtype, q(0.05, 3)))
+    graph = net.finish(net.softmax(net.last(net.requantize(x, q(0.06)))))
+    after = [n.op.name for n in apply(LiftTransposes(), graph).nodes]
+    is_lifted = ["transpose", "requantize", "softmax"]
+    assert after == (["requantize", "transpose", "softmax"] if dtype is DType.UINT8 else is_lifted)
 
 
 def test_a_transpose_that_leads_back_is_not_lifted():
