@@ -10,8 +10,8 @@ from executorch.exir import to_edge
 from executorch.exir.passes import MemoryPlanningPass
 from torch.fx import GraphModule
 
-from micronpu.container import digest
 from micronpu.partition.lower import backend_config, plan, with_delegates
+from micronpu.program.pte import DIGEST_KEY, EMPTY_DIGEST
 from micronpu.targets.registry import BACKENDS
 from micronpu.upstream.executorch import edge_config
 
@@ -30,7 +30,7 @@ def by_executorch(
     edge = to_edge(programs, compile_config=edge_config())
     for backend in BACKENDS.values():
         backend.plan_scratch(edge)
-    for key, data in {**(named or {}), digest.KEY: digest.EMPTY}.items():
+    for key, data in {**(named or {}), DIGEST_KEY: EMPTY_DIGEST}.items():
         edge._named_data_store.add_named_data(key, data)
     planning = MemoryPlanningPass(memory_planning_algo=plan, share_mutable_buffers=len(parts) > 1)
     return bytes(edge.to_executorch(config=replace(backend_config(), memory_planning_pass=planning)).buffer)

@@ -13,10 +13,11 @@ from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.deploy.vectors import made_up
 from micronpu.program.arenas import divided
 from micronpu.program.digest import unsealed
+from micronpu.program.edit import strip
 from micronpu.program.io import io_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.program.strip import strip
+from micronpu.program.pte import ELEMENT_BYTES
 from micronpu.runtime import ArrayProgram, RunOptions
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, sized

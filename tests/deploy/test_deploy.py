@@ -21,15 +21,14 @@ from executorch.exir import to_edge
 import micronpu
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHostError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
-from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels
 from micronpu.deploy.csource import filled
 from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
+from micronpu.program.edit import strip
 from micronpu.program.io import IO_KEY, io_of
 from micronpu.program.plan import Delegate, Plan, read_plan
-from micronpu.program.pte import read_pte
-from micronpu.program.strip import strip
+from micronpu.program.pte import PREFIX, read_pte
 from micronpu.runtime import ArrayProgram
 from micronpu.targets import board as pools
 from micronpu.targets.registry import core_library

@@ -17,10 +17,9 @@ from torch import nn
 import micronpu
 from micronpu.ethosu import EthosUOptions
 from micronpu.neutron import NeutronOptions
-from micronpu.program.data import needs_data
-from micronpu.program.plan import read_plan
+from micronpu.program.edit import strip
+from micronpu.program.plan import needs_data, read_plan
 from micronpu.program.pte import read_pte
-from micronpu.program.strip import strip
 from micronpu.targets import board as pools
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.deploy import firmware, programs

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from micronpu.program.strip import strip
+from micronpu.program.edit import strip
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -13,8 +13,8 @@ from tests.runtime import neutron_programs as programs
 from tests.runtime.test_host_program import add_pte, conv_pte, int8
 
 from micronpu.base.errors import ModelError, OptionError, PayloadError
-from micronpu.container import digest
 from micronpu.container.payload import TensorSlot as Slot
+from micronpu.program.pte import DIGEST_KEY, EMPTY_DIGEST
 from micronpu.runtime import Digest, HostProgram, RunOptions, stamp, state_of
 
 A, B = int8(1, 8, seed=1), int8(1, 8, seed=2)
@@ -27,7 +27,7 @@ def with_place(pte: bytes) -> bytes:
 
     file = deserialize_pte_binary(pte)
     store = NamedDataStore()
-    store.add_named_data(digest.KEY, digest.EMPTY)
+    store.add_named_data(DIGEST_KEY, EMPTY_DIGEST)
     file.named_data = store.get_named_data_store_output()
     return bytes(serialize_pte_binary(file))
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
+from micronpu.program.edit import with_method_first, with_payloads
 from micronpu.program.io import ProgramIO, io_of
-from micronpu.program.payloads import with_method_first, with_payloads
-from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, PteSummary, TensorValue, read_pte
+from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, IDENTIFIER, PteSummary, TensorValue, read_pte
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes

@@ -25,7 +25,7 @@ from micronpu.board.model import BoardModel, model_of
 from micronpu.board.nsys_tools import RUNNER, chips, examine
 from micronpu.board.qemu import watched
 from micronpu.container.payload import parse
-from micronpu.program.payloads import with_method_first
+from micronpu.program.edit import with_method_first
 from micronpu.program.plan import read_plan
 from micronpu.targets.neutron.backend import Neutron
 from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu

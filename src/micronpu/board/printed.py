@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import FileError, MicroNpuError
-from micronpu.program.plan import ELEMENT_BYTES
+from micronpu.program.pte import ELEMENT_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 

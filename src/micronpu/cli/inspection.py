@@ -15,9 +15,9 @@ from rich.text import Text
 
 from micronpu.base.errors import PayloadError
 from micronpu.container.payload import content_of
+from micronpu.program.io import states_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
-from micronpu.program.states import states_of
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.report.plain import plain_table
 from micronpu.targets.board import Pools, pools_of

@@ -30,10 +30,9 @@ from micronpu.partition.device import Device, constant_bytes
 from micronpu.partition.host_block import named
 from micronpu.partition.write import MethodInput, Written, without_kernel, written
 from micronpu.program.digest import stamp
-from micronpu.program.io import COUNTS_KEY, IO_KEY, RANGES_KEY, pack_counts, pack_io, pack_ranges
+from micronpu.program.edit import strip
+from micronpu.program.io import packed
 from micronpu.program.plan import read_plan
-from micronpu.program.states import STATES_KEY, key_of, pack_states
-from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
@@ -99,16 +98,9 @@ def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> tuple[Wri
 
 def named_data_of(method: Staged) -> dict[str, bytes]:
     """Return the facts about inputs, outputs and states that the program stores as named data."""
-    found, quantized = {}, method.quantized
-    if quantized.integer_io is not None:
-        found[IO_KEY] = pack_io(quantized.integer_io.inputs, quantized.integer_io.outputs)
-    if ranges := ranges_of(quantized.module):
-        found[RANGES_KEY] = pack_ranges(ranges)
-    if counts := counts_of(quantized.module):
-        found[COUNTS_KEY] = pack_counts(counts)
-    if states := quantized.states:
-        found[STATES_KEY] = pack_states(states)
-    return {key_of(key, method.name): data for key, data in found.items()}
+    own, io = method.quantized, method.quantized.integer_io
+    known = None if io is None else (io.inputs, io.outputs)
+    return packed(method.name, known, ranges_of(own.module), counts_of(own.module), own.states)
 
 
 def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:

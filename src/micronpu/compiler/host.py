@@ -28,8 +28,7 @@ from micronpu.partition.outline import (
     undo_decisions,
 )
 from micronpu.partition.partition import Partitioning
-from micronpu.program.io import IO_KEY, pack_io
-from micronpu.program.states import key_of
+from micronpu.program.io import packed
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation, together
@@ -95,7 +94,8 @@ def host_part(
         device.improve(partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]
         if compiled and integer_io is not None:
-            io = {key_of(IO_KEY, method): NamedData(pack_io(integer_io.inputs, integer_io.outputs))}
+            known = packed(method, (integer_io.inputs, integer_io.outputs))
+            io = {key: NamedData(data) for key, data in known.items()}
             compiled[0] = replace(compiled[0], named_data={**compiled[0].named_data, **io})
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [

@@ -6,14 +6,13 @@ are those of the device, for any writer of the plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from micronpu.compiler.thresholds import ALIGNMENT
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
-from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanCall, PlanValue
+from micronpu.program.plan import Plan, PlanCall, PlanValue
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.texts import file_name
 from micronpu.targets.board import board_of, pools_of
@@ -133,8 +132,7 @@ def _step(call: PlanCall) -> str:
 
 def _bytes(value: PlanValue) -> int:
     assert value.tensor is not None
-    size = math.prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 4)
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-value.tensor.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def graph_arena(name: str, graph: Graph) -> Arena:

@@ -31,7 +31,7 @@ from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
 from micronpu.partition.device import Device
-from micronpu.program.data import VECTORS
+from micronpu.program.io import VECTORS
 from micronpu.quantize.calibrate import Call, forget, quantize
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.data import (

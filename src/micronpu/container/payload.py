@@ -1,4 +1,4 @@
-"""The NeutronBackend payload: the published header and three sections.
+"""The NeutronBackend payload, of the published header and three sections, and the open container.
 
     byte 0              I, number of NPU inputs
     byte 1              O, number of NPU outputs
@@ -11,12 +11,22 @@
     versions            only in silicon programs; see below
 
 This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the board. Only the microcode's public words
-are read: [0] magic, [6] its size, [7] size of the weights. The open reference container of
-`micronpu.container.reference` stores its sizes in the same words, so one parser finds the sections of both kinds.
+are read: [0] magic, [6] its size, [7] size of the weights.
 
 A converter must match the firmware of the board, and neither checks it. The versions of the tools are therefore
 appended after the last section, where the board does not read: a JSON object padded with zeros to 16, and the 16 bytes
-`MNPV`, size of the JSON, its CRC-32 (zlib's), zero. Standard library only.
+`MNPV`, size of the JSON, its CRC-32 (zlib's), zero.
+
+The open container is a program for the host's simulators, stored where a board has microcode. A board refuses it,
+because its magic number is not Neutron's. Its record, 64 bytes, little-endian 32-bit words:
+
+    0   magic 0x52504E4D ("MNPR")          5   number of operators
+    1   format version, 1                  6   size of this record, 64
+    2   number of inputs                   7   size of the model in bytes
+    3   number of outputs                  8   CRC-32 of words 0 to 7
+    4   CRC-32 of the model                9 to 15  zero
+
+Words 6 and 7 are those of microcode, so one parser finds the sections of both kinds. Standard library only.
 """
 
 from __future__ import annotations
@@ -47,6 +57,11 @@ _VERSIONS_MAGIC = b"MNPV"
 MOST_TENSORS = 255
 """Maximum number of inputs, and of outputs: the header counts them in one byte."""
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
+CONTAINER_VERSION = 1
+RECORD_SIZE = 64
+"""Size of the reference container's record in bytes."""
+
+_RECORD = struct.Struct("<9I28x")
 
 
 @dataclass(frozen=True)
@@ -212,10 +227,9 @@ def pack(layout: PayloadLayout, artifacts: Artifacts) -> bytes:
     """Return the payload's bytes; the length is a multiple of 16.
 
     Raises:
-        PayloadError: the microcode is of unknown kind, or its size words do not match the sections.
+        PayloadError: the size words of the microcode do not match the sections.
     """
-    kind_of(artifacts.microcode)
-    _check_sizes(artifacts.microcode, len(artifacts.microcode), len(artifacts.weights))
+    _check_sizes(artifacts.microcode, len(artifacts.weights))
     header = bytes((len(layout.inputs), len(layout.outputs), layout.num_arguments))
     slots = layout.inputs + layout.outputs
     header += bytes(slot.channels_last for slot in slots) + bytes(slot.index for slot in slots)
@@ -300,7 +314,7 @@ def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str
     return (end, {str(k): str(v) for k, v in versions.items()}) if isinstance(versions, dict) else none
 
 
-def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> None:
+def _check_sizes(microcode: bytes, weights_size: int) -> None:
     """Check words 6 and 7, through which the board finds the weights and kernels."""
     if len(microcode) < 32:
         raise PayloadError(
@@ -308,10 +322,10 @@ def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> No
             hint="check the converter's log, the conversion was probably cut short",
         )
     words = struct.unpack_from("<2I", microcode, 24)
-    if words != (microcode_size, weights_size):
+    if words != (len(microcode), weights_size):
         raise PayloadError(
             f"The converter's microcode announces {words[0]} bytes of microcode and {words[1]} bytes of weights, "
-            f"but it came with {microcode_size} and {weights_size}.",
+            f"but it came with {len(microcode)} and {weights_size}.",
             hint="use a converter version that micronpu lists in `micronpu doctor`",
         )
 
@@ -325,6 +339,99 @@ def _truncated(found: int, needed: int) -> PayloadError:
         f"The payload is truncated: it has {found} bytes, but its header needs {needed}.",
         hint="copy the .pte file again or " + _COMPILE_AGAIN,
     )
+
+
+@dataclass(frozen=True)
+class ReferenceContainer:
+    """The open container, parsed and verified.
+
+    Attributes:
+        model: the LiteRT flatbuffer.
+        num_inputs, num_outputs, num_operators: counts of its only subgraph.
+        crc32: of `model`.
+        version: of the container's format.
+    """
+
+    model: bytes
+    num_inputs: int
+    num_outputs: int
+    num_operators: int
+    crc32: int
+    version: int = CONTAINER_VERSION
+
+
+def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_operators: int) -> Artifacts:
+    """Return sections of a payload: a program for the host's simulator in the open container.
+
+    Args:
+        model: LiteRT or TOSA flatbuffer with the given numbers of inputs, outputs and operators.
+    """
+    head = struct.pack(
+        "<8I",
+        REFERENCE_MAGIC,
+        CONTAINER_VERSION,
+        num_inputs,
+        num_outputs,
+        zlib.crc32(model),
+        num_operators,
+        RECORD_SIZE,
+        len(model),
+    )
+    record = (head + struct.pack("<I", zlib.crc32(head))).ljust(RECORD_SIZE, b"\0")
+    return Artifacts(
+        microcode=record,
+        weights=bytes(model),
+        kernels=b"",
+        kind="reference",
+        versions={"reference container": str(CONTAINER_VERSION)},
+    )
+
+
+def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
+    """Verify a reference container and return its model.
+
+    Args:
+        microcode: the 64-byte record; more bytes are ignored.
+        weights: the LiteRT model; more bytes (padding) are ignored.
+
+    Raises:
+        PayloadError: microcode of real silicon, another format version, truncated, or a wrong checksum.
+    """
+    if kind_of(microcode) == "silicon":
+        raise PayloadError(
+            "The payload holds microcode for a real chip, which the host cannot execute.",
+            hint="compile with the reference converter to run on the host, or run this program on the board",
+        )
+    if len(microcode) < RECORD_SIZE:
+        raise PayloadError(
+            f"The reference container is truncated: its record has {len(microcode)} bytes instead of {RECORD_SIZE}.",
+            hint=_COMPILE_AGAIN,
+        )
+    words = _RECORD.unpack_from(microcode)
+    _, version, num_inputs, num_outputs, crc, num_operators, record_size, size, head_crc = words
+    # Check the version first: another version may store its checksum elsewhere.
+    if version != CONTAINER_VERSION:
+        raise PayloadError(
+            f"The reference container has format version {version}, but this micronpu reads {CONTAINER_VERSION}.",
+            hint=_COMPILE_AGAIN,
+        )
+    if zlib.crc32(microcode[:32]) != head_crc or record_size != RECORD_SIZE:
+        raise PayloadError(
+            "The record of the reference container is corrupted: its checksum is wrong.", hint=_COMPILE_AGAIN
+        )
+    if len(weights) < size:
+        raise PayloadError(
+            f"The LiteRT model in the reference container is truncated: {len(weights)} of {size} bytes are there.",
+            hint="copy the .pte file again or " + _COMPILE_AGAIN,
+        )
+    model = bytes(weights[:size])
+    if zlib.crc32(model) != crc:
+        raise PayloadError(
+            "The LiteRT model in the reference container is corrupted: "
+            f"its CRC-32 is {zlib.crc32(model):08x} instead of {crc:08x}.",
+            hint="copy the .pte file again or " + _COMPILE_AGAIN,
+        )
+    return ReferenceContainer(model, num_inputs, num_outputs, num_operators, crc)
 
 
 def content_of(blob: bytes) -> str:

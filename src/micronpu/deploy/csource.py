@@ -18,10 +18,9 @@ import jinja2
 import numpy as np
 
 from micronpu.deploy.vectors import Array, Vectors
-from micronpu.program.io import ProgramIO
-from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
-from micronpu.program.pte import TensorValue
-from micronpu.program.states import StoredState
+from micronpu.program.io import ProgramIO, StoredState
+from micronpu.program.plan import Plan, PlanValue
+from micronpu.program.pte import ELEMENT_BYTES, TensorValue
 from micronpu.targets.board import Board, Pools
 from micronpu.targets.firmware import Firmware
 from micronpu.targets.registry import firmware_of

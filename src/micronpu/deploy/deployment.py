@@ -50,13 +50,12 @@ from micronpu.deploy.shared import (
 )
 from micronpu.deploy.vectors import Array, Vectors, bundle, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
-from micronpu.program.data import files_of_delegates, taken
 from micronpu.program.digest import Digest, seal, state_of, unsealed
-from micronpu.program.io import Meaning, ProgramIO, counts_of, io_of, ranges_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.edit import strip
+from micronpu.program.io import Meaning, ProgramIO, counts_of, io_of, ranges_of, states_of
+from micronpu.program.plan import Plan, files_of_delegates, read_plan, taken
 from micronpu.program.plan_check import check_plan
-from micronpu.program.states import states_of
-from micronpu.program.strip import strip
+from micronpu.program.pte import ELEMENT_BYTES
 from micronpu.report.memory import Item, Region
 from micronpu.targets.board import Board, Pools, pools_of, pools_of_all, whole_board, with_hot
 from micronpu.targets.registry import BACKENDS

@@ -31,9 +31,9 @@ from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.shared import opened
 from micronpu.program.digest import unsealed
+from micronpu.program.edit import strip
 from micronpu.program.io import io_of
 from micronpu.program.plan import Plan
-from micronpu.program.strip import strip
 from micronpu.targets.board import Board, Pools, pools_of_all, whole_board
 
 MAGIC, LAYOUT = b"MNPI", 1

@@ -14,9 +14,9 @@ from micronpu.chips.core import ANY
 from micronpu.deploy.csource import Facts, rendered
 from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.program.digest import Digest, state_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue, read_plan
+from micronpu.program.plan import Plan, PlanValue, read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import PteSummary
+from micronpu.program.pte import ELEMENT_BYTES, PteSummary
 from micronpu.report.memory import Item
 from micronpu.targets.board import Board, Pools
 from micronpu.targets.firmware import Firmware, Started

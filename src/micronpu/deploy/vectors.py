@@ -16,8 +16,7 @@ import numpy.typing as npt
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import ModelError
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
-from micronpu.program.data import VECTORS
-from micronpu.program.io import ProgramIO
+from micronpu.program.io import VECTORS, ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
 
 Array: TypeAlias = npt.NDArray[Any]

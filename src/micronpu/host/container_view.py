@@ -9,8 +9,7 @@ from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.container import payload as container
 from micronpu.container.litert_view import read_model
-from micronpu.container.payload import Payload, parse
-from micronpu.container.reference import read_container
+from micronpu.container.payload import Payload, parse, read_container
 from micronpu.emit.tosa_file import SHAPE
 from micronpu.host.tosa_executor import check_tosa
 from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor, shape_text

@@ -386,8 +386,8 @@ OPERATORS: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[st
     "RESCALE": (_rescaled, _types(_RESCALED), run.rescale),
     "IDENTITY": (_same, _types(_UNARY, f"{_ANY} INT48"), lambda c, x: x[0]),
 }
-"""By operator: a function that returns the shape of the result after checking all requirements besides types, the types
-of the operands and of the result, and the kernel. A concatenation's first operand gives the type of all."""
+"""Operators by name: a function that returns the shape of the result after checking all requirements besides types, the
+types of the operands and of the result, and the kernel. A concatenation's first operand gives the type of all."""
 
 
 def computed(name: str, call: TosaCall, operands: Sequence[run.Array]) -> run.Array:

@@ -24,7 +24,6 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
-from micronpu.container import digest
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import (
@@ -45,6 +44,7 @@ from micronpu.ops.calls import CLONE
 from micronpu.ops.movement import RESHAPE
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partitioning, reason_at
+from micronpu.program.pte import DIGEST_KEY, EMPTY_DIGEST
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason
 from micronpu.upstream.executorch import decompositions, edge_config, is_edge_operator, named_data_store
@@ -284,7 +284,7 @@ def named_data(part: CompiledPartition) -> Any:
     store = named_data_store()
     for key, named in part.named_data.items():
         store.add_named_data(key, named.data, alignment=_ALIGNMENT, external_tag=named.file or None)
-    store.add_named_data(digest.KEY, digest.EMPTY)  # equal for all partitions, and stored once
+    store.add_named_data(DIGEST_KEY, EMPTY_DIGEST)  # equal for all partitions, and stored once
     return store
 
 

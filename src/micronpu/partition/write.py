@@ -15,7 +15,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.container import digest
 from micronpu.emit.executorch_file import (
     ALIGNMENT,
     Jump,
@@ -44,7 +43,7 @@ from micronpu.partition.host_block import (
 from micronpu.partition.kernels import portable_kernels
 from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall
-from micronpu.program.pte import ELEMENT_TYPES
+from micronpu.program.pte import DIGEST_KEY, ELEMENT_TYPES, EMPTY_DIGEST
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps
 
@@ -130,8 +129,8 @@ def _named_data(
             if isinstance(call, DelegateCall):
                 for key, named in call.part.named_data.items():
                     _put(files.setdefault(named.file, {}) if named.file else own, key, named.data)
-                _put(own, digest.KEY, digest.EMPTY)
-    for key, data in {**further, digest.KEY: digest.EMPTY}.items():
+                _put(own, DIGEST_KEY, EMPTY_DIGEST)
+    for key, data in {**further, DIGEST_KEY: EMPTY_DIGEST}.items():
         _put(own, key, data)
     return own, files
 

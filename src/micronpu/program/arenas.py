@@ -12,15 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from micronpu.base import flatbuffer
-from micronpu.base.errors import PayloadError, UnsupportedError
+from micronpu.base.errors import UnsupportedError
+from micronpu.program.edit import append, with_flatbuffer
 from micronpu.program.operators import VIEW, signature_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue, read_plan
-from micronpu.program.pte import extents
+from micronpu.program.plan import Plan, PlanValue, read_plan
+from micronpu.program.pte import ELEMENT_BYTES, opened, whole
 from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
 
-_IDENTIFIER, _HEADER = b"ET12", b"eh00"
-_ALIGNMENT, _OF_SEGMENTS, _WIDEST = 16, 128, 8
+_ALIGNMENT, _WIDEST = 16, 8
 COLD, HOT = 1, 2
 """Memory numbers of the two memories."""
 
@@ -82,7 +81,7 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
         UnsupportedError: the program has no planned memory or several, branches or loops, or no tensor fits.
         PayloadError: the file is damaged.
     """
-    plan, summary = read_plan(data, name=name)
+    plan, _ = read_plan(data, name=name)
     if len(plan.memories) != 1:
         raise UnsupportedError(
             f"{name} has {len(plan.memories)} planned memories; only one is divided.", hint="without --hot"
@@ -112,12 +111,8 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
         for offset, block in arena.placed:
             for value in block.members:
                 places[value] = (number, offset + plan.values[value].offset - block.begin)
-    try:
-        return _rewritten(data, summary.program_size, plan.name, places, (cold.size, hot.size))
-    except flatbuffer.CorruptFlatbufferError as error:
-        raise PayloadError(
-            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
-        ) from error
+    with whole(name):
+        return _rewritten(data, name, plan.name, places, (cold.size, hot.size))
 
 
 def _shown(plan: Plan) -> dict[int, tuple[int, ...]]:
@@ -215,14 +210,14 @@ def _written_first(plan: Plan) -> set[int]:
 
 
 def _rewritten(
-    data: bytes, size: int, method: str, places: dict[int, tuple[int, int]], memories: Sequence[int]
+    data: bytes, name: str, method: str, places: dict[int, tuple[int, int]], memories: Sequence[int]
 ) -> bytes:
     """Return the file with new offsets of its tensors."""
+    program, size, _, _ = opened(data, name)
     image = bytearray(memoryview(data)[:size])
-    program = flatbuffer.root(memoryview(data)[:size], _IDENTIFIER)
     tables = program.vector(Program.EXECUTION_PLAN).tables()
     (plan,) = [table for table in tables if table.string(ExecutionPlan.NAME) == method]
-    _append(image, plan.offset(ExecutionPlan.NON_CONST_BUFFER_SIZES), _numbers(memories), before=4)
+    append(image, plan.offset(ExecutionPlan.NON_CONST_BUFFER_SIZES), _numbers(memories), before=4)
     for number, table in enumerate(plan.vector(ExecutionPlan.VALUES).tables()):
         body = table.table(EValue.VAL)
         if number in places and body is not None:
@@ -230,29 +225,11 @@ def _rewritten(
             # A new table with four fields: the offset to its field list, the fields, then the list.
             fields = struct.pack("<iIII", -16, memory, offset & 0xFFFFFFFF, offset >> 32)
             listed = struct.pack("<5H", 10, 16, 4, 8, 12)
-            _append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
+            append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
     image += bytes(-len(image) % 8)
-    _, base, segment_size = extents(data, "The program")
-    new_base = -(-len(image) // _OF_SEGMENTS) * _OF_SEGMENTS if segment_size else 0
-    if image[8:12] == _HEADER:
-        struct.pack_into("<QQ", image, 16, len(image), new_base)
-    if not segment_size:
-        return bytes(image)
-    return b"".join((image, bytes(new_base - len(image)), memoryview(data)[base : base + segment_size]))
+    return with_flatbuffer(data, image, name)
 
 
 def _numbers(memories: Sequence[int]) -> bytes:
     """Serialize a vector of 64-bit numbers; the first one is for constants."""
     return struct.pack(f"<I{1 + len(memories)}q", 1 + len(memories), 0, *memories)
-
-
-def _append(image: bytearray, field: int, content: bytes, *, before: int) -> None:
-    """Append a vector or table to an image and make a field point to it.
-
-    Its byte ``before`` is aligned to 8.
-    """
-    if not field:
-        raise flatbuffer.CorruptFlatbufferError("a tensor without a place has one")
-    image += bytes(-(len(image) + before) % 8)
-    struct.pack_into("<I", image, field, len(image) - field)
-    image += content

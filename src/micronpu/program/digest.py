@@ -18,9 +18,8 @@ from enum import Enum
 
 from micronpu.base.arguments import check_bytes, check_text
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, root
-from micronpu.container.digest import EMPTY, KEY, MAGIC, SIZE
-from micronpu.program.pte import IDENTIFIER, extents
+from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.program.pte import DIGEST_KEY, DIGEST_MAGIC, DIGEST_SIZE, EMPTY_DIGEST, extents, opened
 from micronpu.upstream.pte import DataSegment, NamedData, Program
 
 
@@ -46,10 +45,10 @@ def state_of(data: bytes, name: str = "The program") -> Digest:
     if place is None:
         # Missing requires that both name and magic word are absent: either of them alone means that the other was
         # damaged.
-        is_marked = KEY.encode() in data or MAGIC in data
+        is_marked = DIGEST_KEY.encode() in data or DIGEST_MAGIC in data
         return Digest.WRONG if is_marked else Digest.MISSING
-    found = data[place : place + SIZE]
-    if found == bytes(SIZE):
+    found = data[place : place + DIGEST_SIZE]
+    if found == bytes(DIGEST_SIZE):
         return Digest.MISSING
     return Digest.RIGHT if hmac.compare_digest(found, _digest(data, place)) else Digest.WRONG
 
@@ -69,11 +68,11 @@ def stamp(data: bytes, name: str = "The program") -> bytes:
             hint="micronpu.compile, or a micronpu partitioner that delegates something",
         )
     view = memoryview(data)
-    return b"".join((view[:place], _digest(data, place), view[place + SIZE :]))
+    return b"".join((view[:place], _digest(data, place), view[place + DIGEST_SIZE :]))
 
 
 _SEAL = b"micronpu seal256"
-_SEAL_SIZE = len(_SEAL) + SIZE
+_SEAL_SIZE = len(_SEAL) + DIGEST_SIZE
 
 
 def seal(data: bytes) -> bytes:
@@ -102,8 +101,8 @@ def _sealed(data: bytes) -> bool | None:
 
     A damaged marker or position counts as wrong: no other tool is known to append so few bytes to a program.
     """
-    if data[-_SEAL_SIZE:-SIZE] == _SEAL:
-        return hmac.compare_digest(data[-SIZE:], hashlib.sha256(memoryview(data)[:-_SEAL_SIZE]).digest())
+    if data[-_SEAL_SIZE:-DIGEST_SIZE] == _SEAL:
+        return hmac.compare_digest(data[-DIGEST_SIZE:], hashlib.sha256(memoryview(data)[:-_SEAL_SIZE]).digest())
     try:
         program_size, base, segments = extents(data, "")
     except PayloadError:
@@ -114,8 +113,8 @@ def _sealed(data: bytes) -> bool | None:
 
 def _digest(data: bytes, place: int) -> bytes:
     digest = hashlib.sha256(memoryview(data)[:place])
-    digest.update(bytes(SIZE))
-    digest.update(memoryview(data)[place + SIZE :])
+    digest.update(bytes(DIGEST_SIZE))
+    digest.update(memoryview(data)[place + DIGEST_SIZE :])
     return digest.digest()
 
 
@@ -126,15 +125,21 @@ def _place(data: bytes, name: str) -> int | None:
         PayloadError: the file is truncated.
     """
     try:
-        program_size, base, _ = extents(data, name)
-        program = root(memoryview(data)[:program_size], IDENTIFIER)
+        program, _, base, _ = opened(data, name)
         for entry in program.vector(Program.NAMED_DATA).tables():
-            if entry.string(NamedData.KEY) != KEY:
+            if entry.string(NamedData.KEY) != DIGEST_KEY:
                 continue
             segment = program.vector(Program.SEGMENTS).table(entry.integer(NamedData.SEGMENT_INDEX, "<I"))
-            start, size = base + segment.integer(DataSegment.OFFSET, "<Q"), segment.integer(DataSegment.SIZE, "<Q")
-            if size == len(EMPTY) and data[start : start + len(MAGIC)] == MAGIC and start + size <= len(data):
-                return start + len(MAGIC)
+            start, size = (
+                base + segment.integer(DataSegment.OFFSET, "<Q"),
+                segment.integer(DataSegment.SIZE, "<Q"),
+            )
+            if (
+                size == len(EMPTY_DIGEST)
+                and data[start : start + len(DIGEST_MAGIC)] == DIGEST_MAGIC
+                and start + size <= len(data)
+            ):
+                return start + len(DIGEST_MAGIC)
     except CorruptFlatbufferError:
         pass
     return None

@@ -1,12 +1,16 @@
-"""Inputs and outputs of a program: type, shape, layout and quantization."""
+"""Inputs, outputs and states of a program: type, shape, layout and quantization.
+
+States are buffers in its planned memory that persist across calls.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,66 +18,33 @@ import numpy.typing as npt
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.base.parsing import parse_json
-from micronpu.container.digest import PREFIX
 from micronpu.container.payload import Payload, parse
-from micronpu.program.plan import ELEMENT_BYTES, Plan
-from micronpu.program.pte import TensorValue
+from micronpu.program.plan import Plan, PlanValue
+from micronpu.program.pte import ELEMENT_BYTES, PREFIX, TensorValue
 
+# Named data, of which none is deployed to the board:
 IO_KEY = f"{PREFIX}borders"
-"""Named data that records the scale and zero point of integer inputs and outputs; not deployed to the board."""
-_INTEGERS = ("int8", "uint8", "int16")
-
-
+"""The scale and zero point of integer inputs and outputs."""
 RANGES_KEY = f"{PREFIX}ranges"
-"""Named data that records the valid range of inputs that are indices."""
-
-
-def pack_ranges(sizes: Mapping[int, int]) -> bytes:
-    """Serialize the ranges of index inputs: input number to number of valid positions."""
-    return json.dumps(sorted(sizes.items()), separators=(",", ":")).encode()
-
-
-def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
-    """Parse the ranges of a method.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
-    data = named_data.get(f"{RANGES_KEY}/{method}", named_data.get(RANGES_KEY, b"[]"))
-    try:
-        return {int(number): int(size) for number, size in parse_json(data)}
-    except (ValueError, TypeError, OverflowError) as error:
-        raise PayloadError(
-            "The program's description of its positions is damaged.", hint="compile the model again"
-        ) from error
-
-
+"""The valid range of inputs that are indices."""
 COUNTS_KEY = f"{PREFIX}counts"
-"""Named data that records how methods use states that are positions."""
+"""How methods use states that are positions."""
+STATES_KEY = f"{PREFIX}states"
+"""The names and qparams of the states."""
+VECTORS = 4
+"""Maximum number of calibration samples that become golden vectors of a deployed program."""
+_INTEGERS = ("int8", "uint8", "int16")
+_DESCRIBED = {
+    IO_KEY: "program's description of its integer inputs and outputs",
+    RANGES_KEY: "program's description of its positions",
+    COUNTS_KEY: "program's description of its positions",
+    STATES_KEY: "description of its states in the program",
+}
+Content = TypeVar("Content")
 
 
-def pack_counts(counts: Sequence[tuple[int, int | None, bool, int | None]]) -> bytes:
-    """Serialize the use of states that select rows; see `micronpu.frontend.positions.Count`."""
-    return json.dumps([list(row) for row in counts], separators=(",", ":")).encode()
-
-
-def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[tuple[int, int | None, bool, int | None], ...]:
-    """Parse the counts of a method.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
-    data = named_data.get(f"{COUNTS_KEY}/{method}", named_data.get(COUNTS_KEY, b"[]"))
-    try:
-        rows = parse_json(data)
-        plain = all(isinstance(n, int) and isinstance(counts, bool) for n, _, counts, _ in rows)
-        if not plain or not all(isinstance(v, int | None) for _, size, _, step in rows for v in (size, step)):
-            raise ValueError
-        return tuple((int(n), size, counts, step) for n, size, counts, step in rows)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise PayloadError(
-            "The program's description of its positions is damaged.", hint="compile the model again"
-        ) from error
+Counted: TypeAlias = tuple[int, int | None, bool, int | None]
+"""Use of a state that selects rows; see `micronpu.frontend.positions.Count`."""
 
 
 class Meaning(Protocol):
@@ -85,6 +56,87 @@ class Meaning(Protocol):
     def scale(self) -> float: ...
     @property
     def zero_point(self) -> int: ...
+
+
+class Known(Protocol):
+    """State metadata from the compiler."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def scale(self) -> float | None: ...
+    @property
+    def zero_point(self) -> int | None: ...
+
+
+def packed(
+    method: str,
+    io: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None = None,
+    ranges: Mapping[int, int] = MappingProxyType({}),
+    counts: Sequence[Counted] = (),
+    states: Sequence[Known] = (),
+) -> dict[str, bytes]:
+    """Serialize what is known of a method's inputs, outputs and states as named data, without what it does not have.
+
+    Args:
+        method: name of the method in a program with several, else "".
+        io: the meaning of its inputs and outputs.
+        ranges: input number to number of valid positions, of inputs that are indices.
+        counts: the use of states that select rows.
+    """
+    sides = [[None if m is None else [m.dtype, m.scale, m.zero_point] for m in side] for side in io or ()]
+    found = {
+        IO_KEY: dict(zip(("inputs", "outputs"), sides, strict=False)),
+        RANGES_KEY: sorted(ranges.items()),
+        COUNTS_KEY: counts,
+        STATES_KEY: [[s.name, s.scale, s.zero_point] for s in states],
+    }
+    return {
+        f"{key}/{method}" if method else key: json.dumps(content, separators=(",", ":")).encode()
+        for key, content in found.items()
+        if content
+    }
+
+
+def _recorded(named_data: Mapping[str, bytes], key: str, method: str, read: Callable[[Any], Content]) -> Content:
+    """Return what a program records of a method; an empty list if it records nothing.
+
+    Args:
+        read: checks and converts the parsed JSON.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    data = named_data.get(f"{key}/{method}", named_data.get(key, b"[]"))
+    try:
+        return read(parse_json(data))
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise PayloadError(f"The {_DESCRIBED[key]} is damaged.", hint="compile the model again") from error
+
+
+def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
+    """Parse the ranges of a method.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    return _recorded(named_data, RANGES_KEY, method, lambda rows: {int(n): int(size) for n, size in rows})
+
+
+def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[Counted, ...]:
+    """Parse the counts of a method.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+
+    def read(rows: Any) -> tuple[Counted, ...]:
+        plain = all(isinstance(n, int) and isinstance(counts, bool) for n, _, counts, _ in rows)
+        if not plain or not all(isinstance(v, int | None) for _, size, _, step in rows for v in (size, step)):
+            raise ValueError
+        return tuple((int(n), size, counts, step) for n, size, counts, step in rows)
+
+    return _recorded(named_data, COUNTS_KEY, method, read)
 
 
 @dataclass(frozen=True)
@@ -117,7 +169,7 @@ class ProgramIO:
 
     @property
     def bytes(self) -> int:
-        return self.elements * ELEMENT_BYTES.get(self.tensor.dtype, 0)
+        return self.tensor.bytes
 
     @property
     def layout(self) -> str:
@@ -156,10 +208,8 @@ def io_of(
     """
     inputs = tuple(_io(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
     outputs = tuple(_io(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
-    recorded = known or _recorded(named_data, plan.name)
+    recorded = known or _meanings(named_data, plan.name, (len(inputs), len(outputs)))
     if recorded is not None:
-        if (len(recorded[0]), len(recorded[1])) != (len(inputs), len(outputs)):
-            raise _damaged()
         inputs = tuple(_meant(b, m) for b, m in zip(inputs, recorded[0], strict=True))
         outputs = tuple(_meant(b, m) for b, m in zip(outputs, recorded[1], strict=True))
     carried = _carried(plan, named_data)
@@ -210,36 +260,22 @@ class _Recorded:
     zero_point: int
 
 
-def pack_io(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | None]) -> bytes:
-    """Serialize the meaning of integer inputs and outputs as named data."""
-
-    def rows(meanings: Sequence[Meaning | None]) -> list[Any]:
-        return [None if m is None else [m.dtype, m.scale, m.zero_point] for m in meanings]
-
-    return json.dumps({"inputs": rows(inputs), "outputs": rows(outputs)}, separators=(",", ":")).encode()
-
-
-def _recorded(
-    named_data: dict[str, bytes], method: str
+def _meanings(
+    named_data: Mapping[str, bytes], method: str, count: tuple[int, int]
 ) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
-    data = named_data.get(f"{IO_KEY}/{method}", named_data.get(IO_KEY))
-    if data is None:
-        return None
-    try:
-        parsed = parse_json(data)
-        sides = [
-            [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in parsed[side]]
+    """Return what is recorded of so many inputs and outputs; None if nothing is."""
+
+    def read(content: Any) -> tuple[list[_Recorded | None], list[_Recorded | None]]:
+        inputs, outputs = (
+            [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in content[side]]
             for side in ("inputs", "outputs")
-        ]
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise _damaged() from error
-    return sides[0], sides[1]
+        )
+        if (len(inputs), len(outputs)) != count:
+            raise ValueError("another number of inputs or outputs")
+        return inputs, outputs
 
-
-def _damaged() -> PayloadError:
-    return PayloadError(
-        "The program's description of its integer inputs and outputs is damaged.", hint="compile the model again"
-    )
+    is_there = IO_KEY in named_data or f"{IO_KEY}/{method}" in named_data
+    return _recorded(named_data, IO_KEY, method, read) if is_there else None
 
 
 def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float, int]]:
@@ -288,3 +324,57 @@ def _all_qparams(container: Payload, arguments: tuple[int, ...]) -> dict[int, tu
                 zero = int(zeros[0]) if zeros else 0
                 found[arguments[first + slot.index]] = (float(scales[0]), zero)
     return found
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A state as stored in the file.
+
+    Attributes:
+        name: of the buffer in the model; "state_0" and so on if the file does not record it.
+        memory: the planned memory (1 and up) that holds it.
+        offset: its first byte there.
+        initial: its bytes before the first call.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None if it is not a quantized float.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    memory: int
+    offset: int
+    initial: bytes
+    scale: float | None = None
+    zero_point: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ELEMENT_BYTES.get(self.dtype, 0)
+
+
+def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ...]:
+    """Return the states of a plan, in its order.
+
+    Args:
+        named_data: of the file before it is stripped.
+
+    Raises:
+        PayloadError: the recorded metadata is damaged.
+    """
+    found: dict[tuple[int, int], PlanValue] = {}
+    for value in plan.values:
+        if value.initial is not None:
+            found.setdefault((value.planned, value.offset), value)  # a view has its base's offset
+    variables = list(found.values())
+    rows = _recorded(named_data, STATES_KEY, plan.name, lambda rows: [_state_row(*row) for row in rows])
+    if len(rows) != len(variables):
+        rows = [(f"state_{i}", None, None) for i in range(len(variables))]
+    return tuple(
+        StoredState(n, v.tensor.dtype, v.tensor.shape, v.planned, v.offset, v.initial or b"", s, z)
+        for v, (n, s, z) in zip(variables, rows, strict=True)
+        if v.tensor is not None
+    )
+
+
+def _state_row(name: object, scale: float | None, zero_point: int | None) -> tuple[str, float | None, int | None]:
+    return str(name), scale if scale is None else float(scale), zero_point if zero_point is None else int(zero_point)

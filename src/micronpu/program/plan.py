@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
-from micronpu.program.pte import IDENTIFIER, PteSummary, TensorValue, extents, plan_of, read_pte, tensor_of, whole
+from micronpu.base.parsing import parse_json
+from micronpu.program.pte import PteSummary, TensorValue, opened, plan_of, read_pte, tensor_of, whole
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -35,20 +36,6 @@ from micronpu.upstream.pte import (
     offset_of,
     operators_of,
 )
-
-ELEMENT_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-}
-"""Bytes of an element, by torch's name of the type."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +135,17 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
             f"{name} has no method {method!r}.", hint=f"one of {', '.join(sorted(summary.methods)) or 'none'}"
         )
     with whole(name):
-        program = flatbuffer.root(memoryview(data)[: summary.program_size], IDENTIFIER)
+        program, _, base, _ = opened(data, name)
         payloads = [bytes(payload) for payload in summary.methods[method].payloads]
-        found = _plan(plan_of(program, method), payloads, _Variables(data, program, summary))
+        found = _plan(plan_of(program, method), payloads, _Variables(data, program, base))
         return replace(found, named_data=bool(program.offset(Program.NAMED_DATA))), summary
 
 
 class _Variables:
     """Initial values of tensors that persist across calls."""
 
-    def __init__(self, data: bytes, program: flatbuffer.Table, summary: PteSummary) -> None:
-        self._data, self._program = data, program
-        self._base = extents(data, "The program")[1]
+    def __init__(self, data: bytes, program: flatbuffer.Table, base: int) -> None:
+        self._data, self._program, self._base = data, program, base
         self._offsets: dict[int, tuple[int, ...]] = {}
 
     def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
@@ -253,11 +239,11 @@ def _value(value: flatbuffer.Table, variables: _Variables) -> PlanValue:
 
 
 def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
-    place, extra = body.table(Tensor.ALLOCATION_INFO), body.table(Tensor.EXTRA_TENSOR_INFO)
     tensor = tensor_of(body)
+    place, extra = body.table(Tensor.ALLOCATION_INFO), body.table(Tensor.EXTRA_TENSOR_INFO)
     index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
-        initial = variables.bytes_of(extra, index, prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
+        initial = variables.bytes_of(extra, index, tensor.bytes)
     is_elsewhere = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
     return PlanValue(
         "Tensor",
@@ -267,3 +253,36 @@ def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
         offset=offset_of(place) if place is not None else 0,
         initial=initial,
     )
+
+
+def files_of_delegates(plan: Plan) -> list[str]:
+    """Return names of the files from which delegates of a program read data, according to their options."""
+    found = []
+    for delegate in plan.delegates:
+        for key, value in delegate.specs:
+            if key.startswith("external_"):
+                try:
+                    file = parse_json(value)
+                except ValueError:
+                    continue
+                found += [f"{file}.ptd"] if isinstance(file, str) and file else []
+    return list(dict.fromkeys(found))
+
+
+def needs_data(plan: Plan) -> bool:
+    """Return True if a program reads data from other files, so that the firmware must pass a map of it."""
+    return bool(files_of_delegates(plan)) or any(value.external for value in plan.values)
+
+
+def taken(plan: Plan, given: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
+    """Return the given files that a program reads, and the names of missing ones.
+
+    ExecuTorch stores no file name in a program with external constants: then all given files are used.
+    """
+    wanted = files_of_delegates(plan)
+    missing = [file for file in wanted if file not in given]
+    if any(value.external for value in plan.values):
+        others = [file for file in given if file not in wanted]
+        wanted += others
+        missing += [] if others else ["the file with the program's external constants"]
+    return {file: given[file] for file in wanted if file in given}, missing

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 from micronpu.program.operators import VIEW, Signature, signature_of
-from micronpu.program.plan import ELEMENT_BYTES
-from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, ChainLoop, extents, loops_of
+from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, ChainLoop, loops_of, opened
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -104,8 +103,7 @@ def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -
         PayloadError: a value that the runtime would trust is wrong.
     """
     try:
-        program_size, base, _ = extents(data, name)
-        program = root(memoryview(data)[:program_size], IDENTIFIER)
+        program, _, base, _ = opened(data, name)
         plans = program.vector(Program.EXECUTION_PLAN).tables()
         (plan,) = [plan for plan in plans if plan.string(ExecutionPlan.NAME) == method]
         _Plan(data, program, plan, base, external).check()
@@ -195,6 +193,7 @@ class _Plan:
         dynamism = table.integer(Tensor.SHAPE_DYNAMISM, "<b")
         _need(dynamism in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
         element = ELEMENT_BYTES[dtype]
+        size = math.prod(shape) * element
         # Products of some sizes overflow although one of them is 0.
         _need(math.prod(n for n in shape if n) * element <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
         extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), table.table(Tensor.ALLOCATION_INFO)
@@ -203,9 +202,9 @@ class _Plan:
         allowed = self._external and place is None
         _need(allowed or not is_external, f"{where} is a tensor whose data is in another file")
         if index and not is_external:
-            self._check_data(index, math.prod(shape) * element, element, extra, place is not None, where)
+            self._check_data(index, size, element, extra, place is not None, where)
         if place is not None:
-            self._check_place(place, math.prod(shape) * element, element, where)
+            self._check_place(place, size, element, where)
         is_constant = (bool(index) or is_external) and place is None
         return _Tensor(dtype, shape, is_constant, is_constant or place is not None)
 

@@ -20,7 +20,6 @@ from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes, check_text
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import Table
-from micronpu.container.digest import KEY
 from micronpu.program.containers import Names
 from micronpu.upstream.pte import (
     CONTENT,
@@ -151,9 +150,13 @@ def _read(name: str, args: tuple[int, ...], counter: int) -> list[int]:
     return [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]
 
 
-IDENTIFIER = b"ET12"
-"""File identifier of the flatbuffer, at its fifth byte."""
-_HEADER_MAGIC = b"eh00"
+IDENTIFIER, HEADER = b"ET12", b"eh00"
+"""File identifier of the flatbuffer, at its fifth byte, and magic of the extended header, which follows it."""
+PREFIX = "micronpu_"
+"""Prefix of named-data keys that no board reads."""
+DIGEST_KEY, DIGEST_MAGIC, DIGEST_SIZE = f"{PREFIX}digest", b"micronpu sha-256", 32
+EMPTY_DIGEST = DIGEST_MAGIC + bytes(DIGEST_SIZE)
+"""Named data of a program without a computed digest; see `micronpu.program.digest`."""
 _COPY_AGAIN = "copy or export the file again"
 _TENSOR_LISTS = (KernelTypes.TENSOR_LIST, KernelTypes.OPTIONAL_TENSOR_LIST)
 _CALLS = (InstructionArguments.KERNEL_CALL, InstructionArguments.DELEGATE_CALL)
@@ -170,6 +173,8 @@ ELEMENT_TYPES = {
     15: "bfloat16",
 }
 """Torch's name of ExecuTorch's element type numbers (`executorch/exir/scalar_type.py`)."""
+ELEMENT_BYTES = dict(zip(ELEMENT_TYPES.values(), (1, 1, 2, 4, 8, 2, 4, 8, 1, 2), strict=True))
+"""Bytes of an element, by torch's name of the type."""
 _LITERT = b"TFL3"
 _TOSA = b"TOSA"
 
@@ -187,6 +192,11 @@ class TensorValue:
     def dtype(self) -> str:
         """Torch's name of the element type."""
         return ELEMENT_TYPES.get(self.scalar_type, f"type number {self.scalar_type}")
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory; 0 for an unknown element type."""
+        return math.prod(self.shape) * ELEMENT_BYTES.get(self.dtype, 0)
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -280,10 +290,8 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
             f"{name} has the ExecuTorch format {data[4:8]!r}, but this runtime reads {IDENTIFIER!r}.",
             hint="export the model again with ExecuTorch 1.5",
         )
-    program_size, base, segment_size = extents(data, name)
     with whole(name):
-        program = flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
-        return _summary(data, program, program_size, base, segment_size, name)
+        return _summary(data, *opened(data, name), name)
 
 
 @contextmanager
@@ -295,6 +303,17 @@ def whole(name: str) -> Iterator[None]:
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
 
 
+def opened(data: bytes, name: str) -> tuple[Table, int, int, int]:
+    """Return the table of the program, and its `extents`.
+
+    Raises:
+        PayloadError: as `extents`.
+        CorruptFlatbufferError: it is no flatbuffer of a program.
+    """
+    program_size, base, segment_size = extents(data, name)
+    return flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER), program_size, base, segment_size
+
+
 def extents(data: bytes, name: str) -> tuple[int, int, int]:
     """Sizes from the extended header: flatbuffer, offset of the segments, all segments.
 
@@ -303,7 +322,7 @@ def extents(data: bytes, name: str) -> tuple[int, int, int]:
     """
     size = len(data)
     magic, length = data[8:12], int.from_bytes(data[12:16], "little")
-    if magic != _HEADER_MAGIC:
+    if magic != HEADER:
         # Without segments there is no header; the runtime's verifier then detects truncation.
         return size, 0, 0
     if size < 40 or length < 24:
@@ -346,7 +365,7 @@ def _summary(
         entry.string(NamedData.KEY): bytes(segment(entry.integer(NamedData.SEGMENT_INDEX, "<I")))
         for entry in program.vector(Program.NAMED_DATA).tables()
     }
-    named_data.pop(KEY, None)  # not read by delegates
+    named_data.pop(DIGEST_KEY, None)  # not read by delegates
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
     for plan in program.vector(Program.EXECUTION_PLAN).tables():

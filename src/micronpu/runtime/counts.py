@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from micronpu.base.errors import ModelError
-from micronpu.program.io import counts_of
+from micronpu.program.io import counts_of, states_of
 from micronpu.program.plan import read_plan
-from micronpu.program.states import states_of
 
 _KINDS = ("int32", "int64")
 

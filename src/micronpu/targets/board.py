@@ -17,8 +17,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
 from micronpu.chips.core import USUAL, Core, InstructionSet, find_core, runs_cmsis_nn, runs_linux
-from micronpu.program.data import needs_data
-from micronpu.program.plan import Plan, PlanValue
+from micronpu.program.plan import Plan, PlanValue, needs_data
 from micronpu.report.memory import Item, Region
 from micronpu.targets.backend import Target
 from micronpu.targets.registry import BACKENDS, core_library, find_target, firmware_of, options_for

@@ -16,8 +16,8 @@ from tests.report_schema import PLACE
 
 import micronpu
 from micronpu.compiler.host import ENERGY
+from micronpu.program.edit import strip
 from micronpu.program.plan import read_plan
-from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import WEIGHTS
 from micronpu.report.views.html import page

@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.container.payload import SILICON_MAGIC, Artifacts, PayloadLayout, TensorSlot, align, pack, parse
-from micronpu.container.reference import RECORD_SIZE, read_container
+from micronpu.container.payload import (
+    RECORD_SIZE,
+    SILICON_MAGIC,
+    Artifacts,
+    PayloadLayout,
+    TensorSlot,
+    align,
+    pack,
+    parse,
+    read_container,
+)
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.registry import BACKENDS
 

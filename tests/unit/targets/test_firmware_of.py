@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from micronpu.container.payload import PayloadLayout, TensorSlot, pack
-from micronpu.container.reference import reference_artifacts
+from micronpu.container.payload import PayloadLayout, TensorSlot, pack, reference_artifacts
 from micronpu.deploy.csource import rendered
 from micronpu.targets.ethosu.firmware import EthosUFirmware
 from micronpu.targets.neutron.firmware import NeutronFirmware

@@ -12,9 +12,8 @@ from typing import Any
 from typing_extensions import Self
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.container.payload import PayloadLayout, TensorSlot
+from micronpu.container.payload import PayloadLayout, TensorSlot, reference_artifacts
 from micronpu.container.payload import pack as pack_reference
-from micronpu.container.reference import reference_artifacts
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel

@@ -15,8 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.container.payload import Artifacts
-from micronpu.container.reference import reference_artifacts
+from micronpu.container.payload import Artifacts, reference_artifacts
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds; the longest publicly reported conversion took 154."""

@@ -9,8 +9,7 @@ from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.parsing import parse_toml
 from micronpu.container.litert_view import read_model
-from micronpu.container.payload import SILICON_MAGIC, align, parse
-from micronpu.container.reference import read_container
+from micronpu.container.payload import SILICON_MAGIC, align, parse, read_container
 from micronpu.targets.firmware import Firmware
 
 _TEXTS = parse_toml((resources.files("micronpu.targets.neutron") / "firmware.toml").read_text(encoding="utf-8"))
