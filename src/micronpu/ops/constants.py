@@ -31,9 +31,17 @@ def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Te
     return node.constant(np.clip(np.rint(values / type.scale), -largest, largest), type)
 
 
+def int8_weights(node: AtenNode, channel_axis: int) -> tuple[npt.NDArray[Any], QParams]:
+    """Weights with one scale, or one for each index of the axis of the output channels."""
+    weight, qparams = node.weight("weight")
+    if qparams.axis not in (None, channel_axis) and len(qparams.scale) > 1:
+        raise UnsupportedError(f"The weights have a scale per index of axis {qparams.axis}, not per output channel.")
+    return weight, qparams if qparams.axis == channel_axis else QParams(qparams.scale, qparams.zero_point)
+
+
 def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
     """Weights, their qparams, and the bias with scale ``s_x * s_weight`` (zero if there is none)."""
-    weight, qparams = node.weight("weight")
+    weight, qparams = int8_weights(node, channel_axis)
     return with_bias(node, x, weight, qparams, channel_axis)
 
 

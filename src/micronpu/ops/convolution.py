@@ -22,7 +22,7 @@ from micronpu.ir.op import QuantizationRule, Rescaling, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
-from micronpu.ops.constants import fused_activation, quantized_weights, with_bias
+from micronpu.ops.constants import fused_activation, int8_weights, quantized_weights, with_bias
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Concat, Slice, sliced
 from micronpu.ops.tosa_windows import covering, fitted, requantized, spread, transposed
@@ -397,7 +397,7 @@ class TransposeConv2d(Rescaling):
 def build_transposed(node: AtenNode, spatial: int) -> Tensor:
     """A transposed convolution of [N, C, L] or [N, C, H, W], with or without groups."""
     x = to_image(node, node.tensor("x"), spatial)
-    weight, qparams = node.weight("weight")
+    weight, qparams = int8_weights(node, WEIGHT_AXIS)
     if spatial == 1:
         weight = weight[:, :, None]
     groups, stride = int(node.value("groups")), spatial_pair(node, "stride", spatial, 1)
@@ -412,11 +412,6 @@ def build_transposed(node: AtenNode, spatial: int) -> Tensor:
     inputs, per_group, *kernel = weight.shape
     ordered = weight.reshape(groups, inputs // groups, per_group, *kernel).transpose(0, 2, 3, 4, 1)
     ordered = ordered.reshape(groups * per_group, *kernel, inputs // groups)
-    if qparams.axis not in (None, WEIGHT_AXIS):
-        raise UnsupportedError(
-            f"The weights of `{node.overload}` have a scale per index of axis {qparams.axis}, not per output channel.",
-            hint=f"quantize them along axis {WEIGHT_AXIS}",
-        )
     if qparams.axis is not None:  # all groups share the scales
         qparams = QParams.per_channel(qparams.scale * groups, 0, qparams.zero_point * groups)
     ordered, qparams, bias = with_bias(node, x.type, ordered, qparams)

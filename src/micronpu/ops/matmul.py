@@ -399,8 +399,6 @@ class FullyConnected(Rescaling):
         if output_axis:
             weight = weight.T
         if qparams.axis is not None:
-            if qparams.axis != output_axis:
-                raise UnsupportedError("The weights have one scale per input, where one per output is expected.")
             qparams = QParams.per_channel(qparams.scale, 0)
         constant = node.constant(weight, TensorType(weight.shape, DType.INT8, qparams))
         return node.emit(cls(fused_activation(node)), x, constant, bias, qparams=node.output)

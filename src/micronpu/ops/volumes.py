@@ -13,7 +13,7 @@ from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import weighted
 from micronpu.ir.registry import imports
-from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Padding2d
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
@@ -223,8 +223,6 @@ def build_conv3d(node: AtenNode) -> Tensor:
         parts.append(reshaped(node, tap, (count * tap.shape[1], height, width, channels)))
     slices = node.emit(Concat(3), *parts) if len(parts) > 1 else parts[0]
     ordered = weight.transpose(0, 3, 4, 2, 1).reshape(outputs, high, wide, taps * channels)
-    if qparams.axis is not None:
-        qparams = QParams.per_channel(qparams.scale, 0)
     constant = node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams))
     op = Conv2d(
         (stride[1], stride[2]), Padding2d.symmetric(*padding[1:]), (dilation[1], dilation[2]), fused_activation(node)
