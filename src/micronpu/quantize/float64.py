@@ -174,7 +174,7 @@ def _put(root: nn.Module, path: str, value: Any) -> None:
 def _widen_call(node: Node, made: Node) -> None:
     target = node.target
     if isinstance(target, OpOverload) and target.namespace == "aten":
-        made.args, made.kwargs = tree_map(_wide_type, made.args), tree_map(_wide_type, made.kwargs)
+        made.args, made.kwargs = tuple(map(_wide_type, made.args)), {k: _wide_type(v) for k, v in made.kwargs.items()}
         if _name(target) == "conv2d":
             made.target = _conv2d
         _widen_factory(node, made, target)

@@ -215,7 +215,8 @@ def integer_loops(module: GraphModule) -> None:
             for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == qparams]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
-    if module.graph.eliminate_dead_code() or changed:
+    if changed:
+        module.graph.eliminate_dead_code()
         module.recompile()
 
 

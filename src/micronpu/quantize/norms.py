@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
@@ -30,7 +30,7 @@ from micronpu.ops.facts import ROW_SUMS, Form, affine_in, degree_of, least_of
 from micronpu.ops.normalization import BATCH_NORMS, NORMS, SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import form_of, moves, power_of
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Eager, Row, Step
 from micronpu.quantize.thresholds import (
     COARSE_SQUARES,
     FEATURE_ENOUGH,
@@ -77,26 +77,27 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
             SETTING.say(node, (wide,))
 
 
-class _Sizes(Interpreter):
+class _Sizes(Eager):
     """Runs a module and records the size of each row of each norm."""
 
-    def __init__(self, module: GraphModule, norms: dict[Node, list[Node]]) -> None:
+    def __init__(self, module: GraphModule, norms: Collection[Node]) -> None:
         super().__init__(module)
-        self._norms = norms
         self._found: dict[Node, list[torch.Tensor]] = {}
         self._counts: dict[Node, int] = {}
         self._squares: dict[Node, list[torch.Tensor]] = {}
+        self._plan = [(n, self._measured(n, s) if s and n in norms else s, *more) for n, s, *more in self._plan]
 
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        if n in self._norms:
-            args, _ = self.fetch_args_kwargs_from_env(n)
-            sizes = _sizes(n, args[0], result).flatten()
+    def _measured(self, n: Node, step: Step) -> Step:
+        def measured(values: Mapping[Node, Any]) -> Any:
+            x, result = values[n.args[0]], step(values)  # type: ignore[index]
+            sizes = _sizes(n, x, result).flatten()
             self._found.setdefault(n, []).append(sizes)
-            self._counts[n] = args[0].numel() // max(1, sizes.numel())
-            if (squares := _squares(n, args[0])) is not None:
+            self._counts[n] = x.numel() // max(1, sizes.numel())
+            if (squares := _squares(n, x)) is not None:
                 self._squares.setdefault(n, []).append(squares)
-        return result
+            return result
+
+        return measured
 
     def ratio(self, norm: Node) -> float:
         """Return the ratio of a large row and a small one, among non-empty ones, relative to that of normal numbers."""

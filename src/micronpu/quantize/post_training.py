@@ -197,7 +197,6 @@ def _split_dequantizes(model: GraphModule) -> None:
             with model.graph.inserting_after(node):
                 own = model.graph.node_copy(node)
             user.replace_input_with(node, own)
-    model.graph.eliminate_dead_code()
 
 
 def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
@@ -254,7 +253,6 @@ def _fold_weights(model: GraphModule) -> None:
         made.name = node.name
         model.register_buffer(name, value)
     model.graph.eliminate_dead_code()
-    model.graph.lint()
 
 
 def _without_dequantized(model: GraphModule) -> set[Node]:
