@@ -28,7 +28,7 @@ GRAPHS = {
 }
 """Packages and modules that make graphs of torch (docs/adr/0024), with what is in them."""
 
-WITH_TORCH_FX = 82
+WITH_TORCH_FX = 76
 """Files that import torch.fx, most of them for a type; it only ever becomes smaller."""
 
 ON_CALL = {"compiler.program": ("board", "deploy")}

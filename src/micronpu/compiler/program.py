@@ -75,9 +75,6 @@ class FinishedMethod:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _OF_THIS_PROCESS}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> FinishedMethod:
         if not self.has_graphs:
             return self

@@ -28,7 +28,6 @@ from micronpu.frontend.program import (
 from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ops.movement import Reshape, Transpose
-from micronpu.partition.order import ProgramOrder, group, outlined_order
 from micronpu.partition.partition import (
     BOUNDARY,
     COMPUTES,
@@ -39,12 +38,16 @@ from micronpu.partition.partition import (
     Partition,
     Partitioning,
     Policy,
+    ProgramOrder,
     agree_on_images,
+    group,
+    outlined_order,
     reason_at,
 )
 from micronpu.passes.fusion import returned_operand
 from micronpu.passes.rewrite import Choice
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.texts import plural
 from micronpu.report.verdict import Reason, Verdict
 
 
@@ -166,7 +169,8 @@ class Decisions:
         verdicts = self._verdicts(number, on_core)
         notes = npu.notes if npu is not None else ()
         notes += tuple(
-            f"Partition {i} only moves values: it saves the host {_host_operators(p)} in float."
+            f"Partition {i} only moves values: it saves the host "
+            f"{plural(sum(d.unit.head is not None for d in p.decisions), 'operator')} in float."
             for i, p in enumerate(delegated)
             if npu is not None and npu.allow_moves and all(d.moves_only for d in p.decisions)
         )
@@ -300,17 +304,9 @@ def _may_stand(policy: Policy, joined: Sequence[Decision]) -> bool:
     """Return True if the units compute enough to be a partition."""
     if not policy.allow_empty and not any(d.operations for d in joined):
         return False
-    return policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)
-
-
-def _worth_it(policy: Policy, decision: Decision) -> bool:
-    """Return True if a decision justifies a call."""
-    return not decision.moves_only or (policy.allow_moves and decision.moves and decision.unit.head is not None)
-
-
-def _host_operators(partition: Partition) -> str:
-    count = sum(d.unit.head is not None for d in partition.decisions)
-    return f"{count} operator{'s' * (count > 1)}"
+    return policy.allow_no_op_partitions or any(
+        not d.moves_only or (policy.allow_moves and d.moves and d.unit.head is not None) for d in joined
+    )
 
 
 def _most(reads: Collection[FxNode], gives: Collection[FxNode]) -> int:

@@ -300,7 +300,8 @@ class Device(ABC):
         while True:
             try:
                 for number, partition in enumerate(partitioning.partitions, 1):
-                    key = _boundary(partition)
+                    # The facts that a plan depends on.
+                    key = partition.nodes, partition.inputs, partition.outputs, partition.images
                     if key not in known:
                         known[key] = (ask or self.plan)(partition)
                     partition.plan = known[key]
@@ -347,11 +348,6 @@ class Device(ABC):
     def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """Return how the finished parts were made, for the full report."""
         return ()
-
-
-def _boundary(partition: Partition) -> object:
-    """Return the facts that a plan depends on: the nodes, inputs and outputs."""
-    return partition.nodes, partition.inputs, partition.outputs, partition.images
 
 
 def graph_for_npu(graph: Graph, policy: Policy) -> Graph:

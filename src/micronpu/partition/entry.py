@@ -117,7 +117,8 @@ def _inline(program: ExportedProgram, node: Node) -> None:
 
 def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
     """Add a constant to the program, before its inputs."""
-    first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
+    given = program.graph_signature.user_inputs
+    first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if n.name in given)
     with program.graph.inserting_before(first):
         node: Node = program.graph.placeholder(name)
     node.meta["val"] = _into(getattr(first.meta["val"], "fake_mode", None), value)
@@ -126,10 +127,6 @@ def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> N
     place = program.graph.find_nodes(op="placeholder", sort=True).index(node)
     program.graph_signature.input_specs.insert(place, spec)
     return node
-
-
-def _is_input(program: ExportedProgram, node: Node) -> bool:
-    return node.name in program.graph_signature.user_inputs
 
 
 def _into(mode: Any, value: Any) -> Any:
@@ -180,13 +177,9 @@ class SeenWeights:
             for name, fake in program.state_dict.items()
             if isinstance(fake, FakeTensor)
             for value in (ref() for ref in self._seen.get(name, []))
-            if value is not None and _shows(fake, value)
+            # A fake mode makes one fake tensor of each value.
+            if value is not None and fake.fake_mode.from_tensor(value, static_shapes=True) is fake
         }
-
-
-def _shows(fake: FakeTensor, value: torch.Tensor) -> bool:
-    """Return True if a fake tensor was made of this very value: its mode makes one of each."""
-    return fake.fake_mode.from_tensor(value, static_shapes=True) is fake
 
 
 RULE = "border_has_an_order"
@@ -328,7 +321,7 @@ class DevicePartitioner(Partitioner):
             decompose_leftovers(ep, self._kept)
             return [], None
         self._weights.remember(ep)
-        partitioning = self._partitioning(ep)
+        partitioning = self.device.partition(ProgramView(ep))
         delegated = {n.name for g in partitioning.partitions for n in g.nodes}
         kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
         # ExecuTorch queries again after decomposition; earlier results are kept.
@@ -368,7 +361,7 @@ class DevicePartitioner(Partitioner):
         order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
         changed = with_graph(exported_program, split_dequantizes(module).graph_module)
-        partitioning = self._partitioning(changed)
+        partitioning = self.device.partition(ProgramView(changed))
         order_results(changed.graph_module, partitioning)
         for group in partitioning.partitions:
             for node in group.nodes:
@@ -377,24 +370,22 @@ class DevicePartitioner(Partitioner):
         changed.graph_module.recompile()
         return changed
 
-    def _partitioning(self, program: ExportedProgram) -> Partitioning:
-        return self.device.partition(ProgramView(program))
-
     def _settled(self, program: ExportedProgram) -> Partitioning:
         """Return partitions that can be cut out and compiled."""
         decisions = self.device.decisions(ProgramView(program, self._weights.behind(program)))
+
+        def refused(found: Partitioning) -> bool:
+            # A partitioner must not change the graph, so readers of a shared dequantize stay on the core.
+            return decisions.keep_whole(_torn_dequantizes(found)) or decisions.refuse(out_of_order(found))
+
         while True:
             partitioning = decisions.partitioning()
-            # A partitioner must not change the graph, so readers of a shared dequantize stay on the core.
-            if decisions.keep_whole(_torn_dequantizes(partitioning)) or decisions.refuse(out_of_order(partitioning)):
+            if refused(partitioning):
                 continue
             # It cannot pass on a plan either, so only the existence of a plan is checked.
             settled = self.device.settle(decisions, partitioning, ask=self.device.probe)
-            if settled is not partitioning and (
-                decisions.keep_whole(_torn_dequantizes(settled)) or decisions.refuse(out_of_order(settled))
-            ):
-                continue
-            return settled
+            if settled is partitioning or not refused(settled):
+                return settled
 
 
 @functools.lru_cache(maxsize=1)

@@ -28,8 +28,6 @@ from micronpu.partition.kernels import CoreKernel, decomposed, is_composite, is_
 from micronpu.partition.outline import DelegateCall
 from micronpu.upstream.torch import FakeTensorMode, OpOverload, cast, schema_of, tree_leaves, tree_map
 
-aten = torch.ops.aten
-
 
 @dataclass(eq=False)
 class Tensor:
@@ -315,7 +313,9 @@ class _Builder:
 
     def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Append an operator of ATen, or of any other library."""
-        target = _function_of(target)
+        schema = schema_of(target)
+        if schema.is_mutable and schema.name.endswith("_"):  # in place; its operand has no other readers at this stage
+            target = _sibling(target, schema.name.partition("::")[2].removesuffix("_")) or target
         if target.namespace == "aten" and short_name(target) in RESHAPED:
             return self._reshaped(args[0], args[1])
         if (is_composite(target) or not target.is_view) and is_decomposed(target):
@@ -408,9 +408,10 @@ class _Builder:
             is_whole = (x.meta.dtype, x.meta.numel()) == (seen.dtype, seen.numel())
             if is_whole and x.meta.is_contiguous() and seen.is_contiguous():
                 return self._reshaped(x, list(seen.shape))
-        copy = _copy_of(target)
+        name = schema_of(target).name
+        copy = _sibling(target, f"{name.partition('::')[2]}_copy")
         if copy is None:
-            raise missing_variant(schema_of(target).name, self._node)
+            raise missing_variant(name, self._node)
         return self._called(copy, args, kwargs)
 
     def _copied(self, x: Tensor, layout: Any = None, dtype: torch.dtype | None = None, is_cast: bool = False) -> Tensor:
@@ -455,20 +456,11 @@ def _gives_list(target: OpOverload) -> bool:
     return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
 
 
-def _function_of(operator: OpOverload) -> OpOverload:
-    """Return the functional variant of an in-place operator, whose first operand has no other readers at this stage."""
+def _sibling(operator: OpOverload, name: str) -> OpOverload | None:
+    """Return the overload of the same name of another operator of the library; None if there is none."""
     schema = schema_of(operator)
-    if not schema.is_mutable or not schema.name.endswith("_"):
-        return operator
-    namespace, _, name = schema.name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    return getattr(packet, schema.overload_name or "default", operator)
-
-
-def _copy_of(view: OpOverload) -> OpOverload | None:
-    """Return the operator that copies the result of a view."""
-    packet = getattr(aten, f"{schema_of(view).name.partition('::')[2]}_copy", None)
-    return getattr(packet, schema_of(view).overload_name or "default", None)
+    packet = getattr(getattr(torch.ops, schema.name.partition("::")[0]), name, None)
+    return getattr(packet, schema.overload_name or "default", None)
 
 
 def tensors_of(step: KernelCall | DelegateStep | WriteStep | LoopStep) -> Iterator[Tensor]:

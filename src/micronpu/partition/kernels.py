@@ -78,13 +78,11 @@ class OutKernel:
     Attributes:
         name, overload: ``aten::add`` and ``out``.
         arguments: names, types and defaults of the arguments before the results, in order.
-        results: number of results; 1 also for a list.
     """
 
     name: str
     overload: str
     arguments: tuple[tuple[str, Any, Any], ...]
-    results: int
 
 
 _OPTIONS = {"dtype", "layout", "device", "pin_memory"}
@@ -104,14 +102,14 @@ def kernel_of(operator: OpOverload) -> OutKernel | None:
     wanted = [(argument.name, str(argument.type)) for argument in own]
     packet = operator.overloadpacket
     for overload in packet.overloads():
-        other = schema_of(getattr(packet, overload)).arguments
-        results = sum(argument.is_out for argument in other)
-        if results and [(a.name, str(a.type)) for a in other if not a.is_out] == wanted:
-            return OutKernel(schema.name, overload, _taken(a for a in other if not a.is_out), results)
+        every = schema_of(getattr(packet, overload)).arguments
+        other = [argument for argument in every if not argument.is_out]
+        if len(other) < len(every) and [(a.name, str(a.type)) for a in other] == wanted:
+            return OutKernel(schema.name, overload, _taken(other))
     part = str(operator).rpartition(".")[2]
     for overload in ("out",) if part == "default" else (f"{part}_out", f"{part.capitalize()}_out"):
         if f"{schema.name}.{overload}" in portable_kernels():
-            return OutKernel(schema.name, overload, _taken(own), len(schema.returns))
+            return OutKernel(schema.name, overload, _taken(own))
     return None
 
 

@@ -39,8 +39,7 @@ from micronpu.ops.calls import CLONE, CONVERSION, FLIPPED_BITS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.order import PartitionCall, outlined_order
-from micronpu.partition.partition import Partition
+from micronpu.partition.partition import Partition, outlined_order
 from micronpu.upstream.torch import codegen_of
 
 
@@ -106,7 +105,7 @@ def boundary(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor
     return inputs, [empty(n, view.leaves_channels_last(n)) for n in partition.outputs]
 
 
-def outline(module: GraphModule, parts: Sequence[PartitionCall], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
+def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
     """Return a new module in which each partition is one call, without weights that only partitions read.
 
     Args:

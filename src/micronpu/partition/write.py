@@ -249,11 +249,7 @@ class _Writer:
             self._now += 1
         self._steps(block)
         outputs = tree_leaves(block.outputs)
-        for value in outputs:
-            if isinstance(value, Tensor):
-                self._frame.touch(value, self._now)
-        for state in held.values():
-            self._frame.touch(state, self._now)
+        self._touch(*(value for value in outputs if isinstance(value, Tensor)), *held.values())
         method.outputs = [self._operand(value, None) for value in outputs]
         info = getattr(codegen_of(part.module.graph), "pytree_info", None)
         results = info.out_spec if info is not None else None
@@ -348,6 +344,11 @@ class _Writer:
 
     # ---------------------------------------------------------------- steps
 
+    def _touch(self, *tensors: Tensor) -> None:
+        """Record that a step reads or writes tensors."""
+        for tensor in tensors:
+            self._frame.touch(tensor, self._now)
+
     def _steps(self, block: HostBlock) -> None:
         for step in block.steps:
             if isinstance(step, KernelCall):
@@ -364,8 +365,7 @@ class _Writer:
             self._frame.begin(result, self._now)
             self._now += 1
         results = [self._place(result) for result in step.results]
-        for tensor in (*tensors_of(step), *step.results):
-            self._frame.touch(tensor, self._now)
+        self._touch(*tensors_of(step), *step.results)
         index = self._operator(step.name, step.overload, step.node)
         operands = [self._operand(value, kind) for value, kind in step.operands]
         if step.is_list:
@@ -384,8 +384,7 @@ class _Writer:
         self._now += 1  # the delegate's own node
         for result in step.results:
             self._frame.begin(result, self._now)
-        for tensor in step.operands:
-            self._frame.touch(tensor, self._now)
+        self._touch(*step.operands)
         results = [self._place(result) for result in step.results]
         method, call = self.method, step.call
         payload = self._shared.payloads.number(call.part.payload)
@@ -394,13 +393,11 @@ class _Writer:
         method.delegates.append(MethodDelegate(call.backend, payload, call.specs))
         self._now += 1
         for _ in range(step.read):  # nodes that take one result, and touch all
-            for result in step.results:
-                self._frame.touch(result, self._now)
+            self._touch(*step.results)
             self._now += 1
 
     def _write(self, step: WriteStep) -> None:
-        for tensor in (step.state, step.value):
-            self._frame.touch(tensor, self._now)
+        self._touch(step.state, step.value)
         state, value = self._place(step.state), self._place(step.value)
         self._call("aten::copy_", "", state, value, self._new(False), state)
         self._now += 1
@@ -408,9 +405,8 @@ class _Writer:
     def _loop(self, step: LoopStep) -> None:
         for tensor in (*step.states, *step.results):
             self._frame.begin(tensor, self._now)
-        for tensor in tensors_of(step):
-            if id(_root(tensor)) in self._frame.known:  # tensors of the block itself are not counted
-                self._frame.touch(tensor, self._now)
+        # Tensors of the block itself are not counted.
+        self._touch(*(tensor for tensor in tensors_of(step) if id(_root(tensor)) in self._frame.known))
         states, results = ([self._place(t) for t in tensors] for tensors in (step.states, step.results))
         sequences = [self._place(t) for t in step.sequences]
         counter, size = self._new(0), self._new(0)
@@ -428,8 +424,7 @@ class _Writer:
             own = self._place(row)
             self._call("aten::select_copy", "int_out", sequence, self._new(0), counter, own, own)
         self._steps(step.body)
-        for tensor in step.body.outputs:
-            inner.touch(tensor, self._now)
+        self._touch(*step.body.outputs)
         given = [self._place(tensor) for tensor in step.body.outputs]
         for state, value in zip(states, given, strict=False):
             self._call("aten::copy_", "", state, value, self._new(False), state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar
 
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
@@ -28,7 +28,21 @@ class Pass(ABC):
         return Node.of(op, inputs, origin.through(self.name), qparams)
 
 
-class MergePairs(Pass):
+class NodePass(Pass):
+    """A pass that visits every node once, in execution order."""
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            self.visit(node, walk)
+        return walk.changed
+
+    @abstractmethod
+    def visit(self, node: Node, walk: Walk) -> None:
+        """Rewrite a node, or leave it."""
+
+
+class MergePairs(NodePass):
     """Replaces two consecutive operators of a kind by one; the first one stays if it has other readers."""
 
     kind: ClassVar[type[Op]]
@@ -37,17 +51,14 @@ class MergePairs(Pass):
     def merged(self, first: Any, second: Any) -> Op | None:
         """Return the replacement of the second operator, which reads the first one's input; None to keep both."""
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0])
-            if not isinstance(node.op, self.kind) or first is None or not isinstance(first.op, self.kind):
-                continue
-            if (op := self.merged(first.op, node.op)) is not None:
-                node.op, node.inputs = op, [first.inputs[0]]
-                node.origin = node.origin.joined(first.origin).through(self.name)
-                walk.changed = True
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        first = walk.producer.get(node.inputs[0])
+        if not isinstance(node.op, self.kind) or first is None or not isinstance(first.op, self.kind):
+            return
+        if (op := self.merged(first.op, node.op)) is not None:
+            node.op, node.inputs = op, [first.inputs[0]]
+            node.origin = node.origin.joined(first.origin).through(self.name)
+            walk.changed = True
 
 
 class Walk:
@@ -67,6 +78,7 @@ class Walk:
             users: the nodes that read a tensor, before the traversal.
             outputs: the graph's outputs, before the traversal.
             changed: True if anything was inserted or replaced; a pass that modifies a node sets it too.
+            made: tensors that a pass remembers during the traversal, by any key.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -75,6 +87,7 @@ class Walk:
         self.users = graph.users()
         self.outputs = set(graph.outputs)
         self.changed = False
+        self.made: dict[Hashable, Tensor] = {}
         self._nodes: list[Node] = []
         self._instead: dict[Tensor, Tensor] = {}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op, Permutation
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.clamps import Clamp, Relu
@@ -18,12 +18,12 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Concat
-from micronpu.passes.base import MergePairs, Pass, Walk
+from micronpu.passes.base import MergePairs, NodePass, Walk
 
 _FUSING = (Conv2d, DepthwiseConv2d, FullyConnected, Add, Mul, Sub)
 
 
-class ActivationBeforeConcat(Pass):
+class ActivationBeforeConcat(NodePass):
     """Moves the clamp of a concatenation to its parts, where `fuse_activations` fuses it.
 
     conv2d -> a ─┐                          conv2d -> relu -> a ─┐
@@ -35,28 +35,25 @@ class ActivationBeforeConcat(Pass):
 
     name = "activation_before_concat"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            concat = self._concat_before(walk, node)
-            if concat is None or not isinstance(node.op, Relu):
-                continue
-            activations = [self._activation(walk.producer.get(t)) for t in concat.inputs]
-            clamped = [a is node.op.kind for a in activations]
-            fuse = [
-                a is Activation.NONE and walk.users.get(t) == [concat] and t not in walk.outputs
-                for t, a in zip(concat.inputs, activations, strict=True)
-            ]
-            if not any(fuse) or sum(not (c or f) for c, f in zip(clamped, fuse, strict=True)) > 1:
-                continue
-            made: dict[Tensor, Tensor] = {}
-            for part, done in zip(concat.inputs, clamped, strict=True):
-                if part not in made:
-                    clamp = None if done else self.make(node.op, [part], node.origin, part.type.qparams)
-                    made[part] = part if clamp is None else walk.insert(clamp)
-            origin = concat.origin.joined(node.origin)
-            walk.replace(node.output, walk.insert(self.make(concat.op, [made[t] for t in concat.inputs], origin)))
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        concat = self._concat_before(walk, node)
+        if concat is None or not isinstance(node.op, Relu):
+            return
+        activations = [self._activation(walk.producer.get(t)) for t in concat.inputs]
+        clamped = [a is node.op.kind for a in activations]
+        fuse = [
+            a is Activation.NONE and walk.users.get(t) == [concat] and t not in walk.outputs
+            for t, a in zip(concat.inputs, activations, strict=True)
+        ]
+        if not any(fuse) or sum(not (c or f) for c, f in zip(clamped, fuse, strict=True)) > 1:
+            return
+        made: dict[Tensor, Tensor] = {}
+        for part, done in zip(concat.inputs, clamped, strict=True):
+            if part not in made:
+                clamp = None if done else self.make(node.op, [part], node.origin, part.type.qparams)
+                made[part] = part if clamp is None else walk.insert(clamp)
+        origin = concat.origin.joined(node.origin)
+        walk.replace(node.output, walk.insert(self.make(concat.op, [made[t] for t in concat.inputs], origin)))
 
     @staticmethod
     def _concat_before(walk: Walk, node: Node) -> Node | None:
@@ -75,7 +72,7 @@ class ActivationBeforeConcat(Pass):
         return producer.op.activation
 
 
-class FuseActivations(Pass):
+class FuseActivations(NodePass):
     """Fuses a clamp with its operand's qparams into the preceding operator.
 
     x -> conv2d -> relu (same scale and zero point) -> y        x -> conv2d{activation=relu} -> y
@@ -83,26 +80,23 @@ class FuseActivations(Pass):
 
     name = "fuse_activations"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0])
-            if not isinstance(node.op, Relu) or not node.op.kind.can_fuse or first is None:
-                continue
-            op = first.op
-            if (
-                isinstance(op, _FUSING)
-                and op.activation is Activation.NONE
-                and node.inputs[0].type == node.output.type
-                and walk.read_once(first.output)
-            ):
-                first.op = replace(op, activation=node.op.kind)
-                first.origin = first.origin.joined(node.origin).through(self.name)
-                walk.replace(node.output, first.output)
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        first = walk.producer.get(node.inputs[0])
+        if not isinstance(node.op, Relu) or not node.op.kind.can_fuse or first is None:
+            return
+        op = first.op
+        if (
+            isinstance(op, _FUSING)
+            and op.activation is Activation.NONE
+            and node.inputs[0].type == node.output.type
+            and walk.read_once(first.output)
+        ):
+            first.op = replace(op, activation=node.op.kind)
+            first.origin = first.origin.joined(node.origin).through(self.name)
+            walk.replace(node.output, first.output)
 
 
-class FoldPads(Pass):
+class FoldPads(NodePass):
     """Fuses padding with zeros into the window operator that follows, if that operator also pads with zeros.
 
     x -> pad(h 0/1, w 0/1) -> conv2d{stride=2} -> y        x -> conv2d{stride=2, padding=(0,1,0,1)} -> y
@@ -111,12 +105,9 @@ class FoldPads(Pass):
 
     name = "fold_pads"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            while self._fold(node, walk):
-                walk.changed = True
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        while self._fold(node, walk):
+            walk.changed = True
 
     def _fold(self, node: Node, walk: Walk) -> bool:
         """Fold one pad into the node; there may be several in a row."""
@@ -202,7 +193,7 @@ def _does_nothing(node: Node) -> bool:
     return False
 
 
-class RemoveNoOps(Pass):
+class RemoveNoOps(NodePass):
     """Removes operators that return their operand.
 
     x -> reshape(same shape) -> y        y = x
@@ -214,13 +205,10 @@ class RemoveNoOps(Pass):
 
     name = "remove_no_ops"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            operand = returned_operand(node)
-            if operand is not None:
-                walk.replace(node.output, operand)
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        operand = returned_operand(node)
+        if operand is not None:
+            walk.replace(node.output, operand)
 
 
 class MergeReshapes(MergePairs):

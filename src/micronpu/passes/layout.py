@@ -16,7 +16,7 @@ from micronpu.ir.types import DType
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.ops.slicing import Slice
-from micronpu.passes.base import MergePairs, Pass, Walk
+from micronpu.passes.base import MergePairs, NodePass, Pass, Walk
 
 _ONLY_SHIFTED = DType.UINT8
 """uint8 inputs and outputs, which become int8 before anything else reads them: NPUs move signed numbers only."""
@@ -24,7 +24,7 @@ _FURTHEST = 64
 """Maximum number of readers to search for the inverse of a moved transpose."""
 
 
-class MergeTransposes(Pass):
+class MergeTransposes(NodePass):
     """Merges two consecutive transposes, and equal transposes of one tensor.
 
     x -> transpose(p) -> transpose(q) -> y        x -> transpose(p then q) -> y
@@ -32,22 +32,18 @@ class MergeTransposes(Pass):
 
     name = "merge_transposes"
 
-    def run(self, graph: Graph) -> bool:
-        seen: dict[tuple[Tensor, Permutation], Tensor] = {}
-        walk = Walk(graph)
-        for node in walk:
-            if not isinstance(node.op, Transpose):
-                continue
-            first = walk.producer.get(node.inputs[0])
-            if first is not None and isinstance(first.op, Transpose):
-                node.op = Transpose(compose(first.op.permutation, node.op.permutation))
-                node.inputs = [first.inputs[0]]
-                node.origin = node.origin.joined(first.origin).through(self.name)
-                walk.changed = True
-            same = seen.setdefault((node.inputs[0], node.op.permutation), node.output)
-            if same is not node.output:
-                walk.replace(node.output, same)
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        if not isinstance(node.op, Transpose):
+            return
+        first = walk.producer.get(node.inputs[0])
+        if first is not None and isinstance(first.op, Transpose):
+            node.op = Transpose(compose(first.op.permutation, node.op.permutation))
+            node.inputs = [first.inputs[0]]
+            node.origin = node.origin.joined(first.origin).through(self.name)
+            walk.changed = True
+        same = walk.made.setdefault((node.inputs[0], node.op.permutation), node.output)
+        if same is not node.output:
+            walk.replace(node.output, same)
 
 
 class SinkTransposes(Pass):
@@ -234,7 +230,7 @@ class LiftTransposes(Pass):
         return (first, moved[0]) if moved is not None and moved[1] == back else None
 
 
-class TransposeToReshape(Pass):
+class TransposeToReshape(NodePass):
     """Replaces a transpose that only moves axes of size 1 by a reshape.
 
     x [1,1,1,64] -> transpose(0,3,1,2) -> y [1,64,1,1]        x -> reshape(1,64,1,1) -> y
@@ -242,20 +238,17 @@ class TransposeToReshape(Pass):
 
     name = "transpose_to_reshape"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            if isinstance(node.op, Transpose):
-                shape = node.inputs[0].shape
-                real = [axis for axis in node.op.permutation if shape[axis] != 1]
-                if real == sorted(real):
-                    node.op = Reshape(node.output.shape)
-                    node.origin = node.origin.through(self.name)
-                    walk.changed = True
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        if isinstance(node.op, Transpose):
+            shape = node.inputs[0].shape
+            real = [axis for axis in node.op.permutation if shape[axis] != 1]
+            if real == sorted(real):
+                node.op = Reshape(node.output.shape)
+                node.origin = node.origin.through(self.name)
+                walk.changed = True
 
 
-class FoldTransposeIntoLinear(Pass):
+class FoldTransposeIntoLinear(NodePass):
     """Reorders weights instead of activations if a tensor is flattened for linear layers.
 
     x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N, C*H*W) -> fully_connected(w)
@@ -264,27 +257,24 @@ class FoldTransposeIntoLinear(Pass):
 
     name = "fold_transpose_into_linear"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for reshape in walk:
-            transpose = walk.producer.get(reshape.inputs[0])
-            if not isinstance(reshape.op, Reshape) or transpose is None or not isinstance(transpose.op, Transpose):
-                continue
-            before, order = transpose.output.shape, inverse(transpose.op.permutation)
-            readers = walk.users.get(reshape.output, [])
-            if (
-                order[0] != 0
-                or reshape.output.shape != (before[0], reshape.output.type.size // before[0])
-                or reshape.output in walk.outputs
-                or not all(isinstance(n.op, FullyConnected) and n.inputs[1].is_constant for n in readers)
-            ):
-                continue
-            for node in readers:
-                node.inputs[1] = _columns_reordered(node.inputs[1], before[1:], order)
-                node.origin = node.origin.through(self.name)
-            reshape.inputs = [transpose.inputs[0]]
-            walk.changed = True
-        return walk.changed
+    def visit(self, reshape: Node, walk: Walk) -> None:
+        transpose = walk.producer.get(reshape.inputs[0])
+        if not isinstance(reshape.op, Reshape) or transpose is None or not isinstance(transpose.op, Transpose):
+            return
+        before, order = transpose.output.shape, inverse(transpose.op.permutation)
+        readers = walk.users.get(reshape.output, [])
+        if (
+            order[0] != 0
+            or reshape.output.shape != (before[0], reshape.output.type.size // before[0])
+            or reshape.output in walk.outputs
+            or not all(isinstance(n.op, FullyConnected) and n.inputs[1].is_constant for n in readers)
+        ):
+            return
+        for node in readers:
+            node.inputs[1] = _columns_reordered(node.inputs[1], before[1:], order)
+            node.origin = node.origin.through(self.name)
+        reshape.inputs = [transpose.inputs[0]]
+        walk.changed = True
 
 
 def _columns_reordered(weight: Tensor, sizes: tuple[int, ...], order: Permutation) -> Tensor:
@@ -340,7 +330,7 @@ def blocks(old: Shape, new: Shape) -> list[_Block]:
     return [_Block(tuple(before), tuple(after)) for before, after in found]
 
 
-class SinkThroughReshapes(Pass):
+class SinkThroughReshapes(NodePass):
     """Moves transposes down through reshapes that split axes or merge adjacent ones.
 
     x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N,C,H*W) -> y
@@ -355,13 +345,10 @@ class SinkThroughReshapes(Pass):
 
     name = "sink_through_reshapes"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0]) if isinstance(node.op, Reshape) else None
-            if first is not None and isinstance(first.op, Transpose):
-                self._sink(node, first, walk)
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        first = walk.producer.get(node.inputs[0]) if isinstance(node.op, Reshape) else None
+        if first is not None and isinstance(first.op, Transpose):
+            self._sink(node, first, walk)
 
     def _sink(self, node: Node, first: Node, walk: Walk) -> None:
         assert isinstance(first.op, Transpose)

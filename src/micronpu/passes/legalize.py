@@ -13,11 +13,11 @@ from micronpu.ir.window import NO_PADDING, Padding2d, litert_padding
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
-from micronpu.passes.base import MergePairs, Pass, Walk
+from micronpu.passes.base import MergePairs, NodePass, Pass, Walk
 from micronpu.passes.fusion import FoldPads
 
 
-class SplitPads(Pass):
+class SplitPads(NodePass):
     """Makes a padding that LiteRT cannot express a separate operator; equal paddings share one.
 
     x -> conv2d{padding=(5,5,1,1)} -> y                  x -> pad(h 5/5, w 1/1) -> conv2d -> y
@@ -27,20 +27,16 @@ class SplitPads(Pass):
 
     name = "split_pads"
 
-    def run(self, graph: Graph) -> bool:
-        made: dict[tuple[Tensor, Op], Tensor] = {}
-        walk = Walk(graph)
-        for node in walk:
-            split = self._split(node)
-            if split is None:
-                continue
-            pad, node.op = split
-            x = node.inputs[0]
-            if (x, pad) not in made:
-                made[x, pad] = walk.insert(self.make(pad, [x], node.origin))
-            node.inputs = [made[x, pad], *node.inputs[1:]]
-            node.origin = node.origin.through(self.name)
-        return walk.changed
+    def visit(self, node: Node, walk: Walk) -> None:
+        split = self._split(node)
+        if split is None:
+            return
+        pad, node.op = split
+        x = node.inputs[0]
+        if (x, pad) not in walk.made:
+            walk.made[x, pad] = walk.insert(self.make(pad, [x], node.origin))
+        node.inputs = [walk.made[x, pad], *node.inputs[1:]]
+        node.origin = node.origin.through(self.name)
 
     @staticmethod
     def _split(node: Node) -> tuple[Pad, Op] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from micronpu.ir.graph import Origin
 from micronpu.report.codec import flat
@@ -25,11 +25,6 @@ class Finding:
 
     detail: str
     hint: str = ""
-
-
-def try_(hint: str, **values: Any) -> str:
-    """Return a hint with values filled in."""
-    return hint.format(**values)
 
 
 def found(detail: str, hint: str = "") -> Finding:

@@ -134,20 +134,8 @@ def declared(
     return SHIMS[name]
 
 
-@dataclass(frozen=True)
-class Guarded:
-    """A function that uses private names.
-
-    Attributes:
-        shims: the names.
-    """
-
-    function: Callable[..., Any]
-    shims: tuple[Shim, ...]
-
-
-GUARDED: list[Guarded] = []
-"""All functions that `through` guards, once their modules are imported; see `all_shims`."""
+GUARDED: list[tuple[Callable[..., Any], tuple[Shim, ...]]] = []
+"""All functions that `through` guards, with their names, once their modules are imported; see `all_shims`."""
 
 
 def through(*shims: Shim) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -172,7 +160,7 @@ def through(*shims: Shim) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         raise misfit from error
                 raise
 
-        GUARDED.append(Guarded(call, shims))
+        GUARDED.append((call, shims))
         return call
 
     return guarded

@@ -420,7 +420,7 @@ NAMED = {
 }
 WHOLE = {"bindings"}
 """Functions that need no more than the module."""
-USED = [(guarded, shim) for _ in [all_shims()] for guarded in GUARDED for shim in guarded.shims]
+USED = [(guarded, shim) for _ in [all_shims()] for guarded in GUARDED for shim in guarded[1]]
 EAGER = {
     "torch._subclasses": ("FakeTensor", "FakeTensorMode"),
     "torch.utils._pytree": TREES,
@@ -435,16 +435,14 @@ def test_every_shim_is_guarded_where_it_is_used():
     assert guarded.isdisjoint(eager | elsewhere) and guarded | eager | elsewhere == {d.name for d in all_shims()}
 
 
-@pytest.mark.parametrize(
-    ("guarded", "shim"), USED, ids=lambda part: getattr(part, "name", None) or part.function.__name__
-)
+@pytest.mark.parametrize(("guarded", "shim"), USED, ids=lambda part: getattr(part, "name", None) or part[0].__name__)
 def test_a_name_that_is_gone_is_a_sentence(guarded, shim, monkeypatch):
-    function = guarded.function
+    function, shims = guarded
     arguments, named = ARGUMENTS.get(function.__name__, tuple)(), NAMED.get(function.__name__, {})
     remove(shim, monkeypatch, whole=function.__name__ in WHOLE)
     with pytest.raises(UpstreamError) as error:
         function(*arguments, **named)
-    reported = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.shims}
+    reported = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in shims}
     assert any(sentence in error.value.what for sentence in reported)  # a probe may need what its neighbour leads to
     assert error.value.hint == f'pip install "{shim.package}=={shim.versions}.*"'
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from micronpu.base.errors import InternalError
-from micronpu.partition.order import group
+from micronpu.partition.partition import group
 
 Dag = tuple[list[list[int]], list[bool]]
 
