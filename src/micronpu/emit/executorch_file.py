@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from micronpu.emit.flatbuffer_tables import write
 from micronpu.upstream.pte import DATA_FILE, schema
@@ -21,11 +21,22 @@ _HEADER = struct.Struct("<4sI3Q")
 _DATA_HEADER = struct.Struct("<4sI4Q")
 
 
-@dataclass(frozen=True)
-class TensorValue:
-    """A tensor.
+Table: TypeAlias = tuple[str, dict[str, Any]]
+"""Name and content of a table of a union: a value or an instruction."""
 
-    Attributes:
+
+def tensor(
+    scalar_type: int,
+    shape: Sequence[int],
+    order: Sequence[int],
+    memory: int = 0,
+    offset: int = 0,
+    data: int = 0,
+    is_bounded: bool = False,
+) -> Table:
+    """Return the value of a tensor.
+
+    Args:
         scalar_type: ExecuTorch's number of the element type.
         order: axes from the outermost in memory to the innermost.
         memory: the planned memory that holds it; 0 for a constant.
@@ -33,68 +44,64 @@ class TensorValue:
         data: number, from 1, of a constant in `Program.constants` or of a state in `Program.states`; 0 for neither.
         is_bounded: True if its shape changes at run time, up to this one.
     """
+    place = {"memory_id": memory, "memory_offset_low": offset & 0xFFFFFFFF, "memory_offset_high": offset >> 32}
+    return "Tensor", {
+        "scalar_type": scalar_type,
+        "storage_offset": 0,
+        "sizes": shape,
+        "dim_order": order,
+        "requires_grad": False,
+        "data_buffer_idx": data,
+        "allocation_info": place if memory else None,
+        "layout": 0,
+        "shape_dynamism": int(is_bounded),
+    }
 
-    scalar_type: int
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
-    memory: int = 0
-    offset: int = 0
-    data: int = 0
-    is_bounded: bool = False
 
+def listed(kind: str, items: Sequence[Any]) -> Table:
+    """Return the value of a list.
 
-@dataclass(frozen=True)
-class ListValue:
-    """A list.
-
-    Attributes:
+    Args:
         kind: "IntList", "TensorList" or "OptionalTensorList", whose items are value indices, -1 for none; "BoolList" or
             "DoubleList".
     """
-
-    kind: str
-    items: tuple[Any, ...]
+    return kind, {"items": items}
 
 
-Value = TensorValue | ListValue | float | int | bool | str | None
-"""Operand of an instruction, identified by its index in `Method.values`."""
+def plain(value: float | int | bool | str | None) -> Table:
+    """Return the value of a number, a text or None."""
+    for kind, python in (("Bool", bool), ("Int", int), ("Double", float), ("String", str)):
+        if isinstance(value, python):
+            return kind, {f"{kind.lower()}_val": value}
+    assert value is None, value
+    return "Null", {}
 
 
-@dataclass
-class MethodCall:
-    """A call of a kernel or of a delegate.
-
-    Attributes:
-        index: of the operator or the delegate.
-        arguments: value indices, inputs first.
-    """
-
-    index: int
-    arguments: tuple[int, ...]
-    is_delegate: bool = False
+def kernel_call(operator: int, arguments: Sequence[int]) -> Table:
+    """Return a call of one of `Method.operators`; the arguments are value indices, inputs first."""
+    return "KernelCall", {"op_index": operator, "args": arguments}
 
 
-@dataclass(frozen=True)
-class Jump:
-    """A jump to an instruction if a truth value is false."""
-
-    condition: int
-    destination: int
+def delegate_call(delegate: int, arguments: Sequence[int]) -> Table:
+    """Return a call of one of `Method.delegates`; the arguments are value indices, inputs first."""
+    return "DelegateCall", {"delegate_index": delegate, "args": arguments}
 
 
-@dataclass(frozen=True)
-class MethodDelegate:
-    """A delegate of a method.
+def jump(condition: int, destination: int) -> Table:
+    """Return a jump to an instruction if a truth value is false."""
+    return "JumpFalseCall", {"cond_value_index": condition, "destination_instruction": destination}
 
-    Attributes:
+
+def delegate(name: str, payload: int, specs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+    """Return a delegate of a method.
+
+    Args:
         name: of the backend in the runtime's registry.
-        payload: index into `Program.payloads`.
+        payload: index into `Program.payloads`, which are stored in the flatbuffer.
         specs: keys and values of its compile specs.
     """
-
-    name: str
-    payload: int
-    specs: Sequence[tuple[str, bytes]]
+    compile_specs = [{"key": key, "value": value} for key, value in specs]
+    return {"id": name, "processed": {"location": 0, "index": payload}, "compile_specs": compile_specs}
 
 
 @dataclass
@@ -102,6 +109,7 @@ class Method:
     """A method of a program.
 
     Attributes:
+        values: operands of the instructions, identified by their index.
         inputs, outputs: value indices.
         operators: name and overload, such as ("aten::add", "out").
         memories: bytes of each planned memory.
@@ -109,12 +117,12 @@ class Method:
     """
 
     name: str
-    values: list[Value] = field(default_factory=list)
+    values: list[Table] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-    instructions: list[MethodCall | Jump] = field(default_factory=list)
+    instructions: list[Table] = field(default_factory=list)
     operators: list[tuple[str, str]] = field(default_factory=list)
-    delegates: list[MethodDelegate] = field(default_factory=list)
+    delegates: list[dict[str, Any]] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     containers: tuple[str, str] = ("", "")
 
@@ -212,58 +220,11 @@ def _method(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "container_meta_type": {"encoded_inp_str": taken, "encoded_out_str": given},
-        "values": [{"val": _value(value)} for value in method.values],
+        "values": [{"val": value} for value in method.values],
         "inputs": method.inputs,
         "outputs": method.outputs,
-        "chains": [{"inputs": [], "outputs": [], "instructions": [_instruction(i) for i in method.instructions]}],
+        "chains": [{"inputs": [], "outputs": [], "instructions": [{"instr_args": i} for i in method.instructions]}],
         "operators": [{"name": name, "overload": overload} for name, overload in method.operators],
-        "delegates": [
-            {
-                "id": delegate.name,
-                "processed": {"location": 0, "index": delegate.payload},  # stored in the flatbuffer
-                "compile_specs": [{"key": key, "value": value} for key, value in delegate.specs],
-            }
-            for delegate in method.delegates
-        ],
+        "delegates": method.delegates,
         "non_const_buffer_sizes": [0, *method.memories],
-    }
-
-
-def _instruction(instruction: MethodCall | Jump) -> dict[str, Any]:
-    body: tuple[str, dict[str, Any]]
-    if isinstance(instruction, Jump):
-        jump = {"cond_value_index": instruction.condition, "destination_instruction": instruction.destination}
-        body = ("JumpFalseCall", jump)
-    elif instruction.is_delegate:
-        body = ("DelegateCall", {"delegate_index": instruction.index, "args": instruction.arguments})
-    else:
-        body = ("KernelCall", {"op_index": instruction.index, "args": instruction.arguments})
-    return {"instr_args": body}
-
-
-def _value(value: Value) -> tuple[str, dict[str, Any]]:
-    """Return the name and the content of a value's table."""
-    if value is None:
-        return "Null", {}
-    if isinstance(value, ListValue):
-        return value.kind, {"items": value.items}
-    for kind, python in (("Bool", bool), ("Int", int), ("Double", float), ("String", str)):
-        if isinstance(value, python):
-            return kind, {f"{kind.lower()}_val": value}
-    assert isinstance(value, TensorValue)
-    place = {
-        "memory_id": value.memory,
-        "memory_offset_low": value.offset & 0xFFFFFFFF,
-        "memory_offset_high": value.offset >> 32,
-    }
-    return "Tensor", {
-        "scalar_type": value.scalar_type,
-        "storage_offset": 0,
-        "sizes": value.shape,
-        "dim_order": value.order,
-        "requires_grad": False,
-        "data_buffer_idx": value.data,
-        "allocation_info": place if value.memory else None,
-        "layout": 0,
-        "shape_dynamism": int(value.is_bounded),
     }

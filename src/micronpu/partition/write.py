@@ -15,19 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.emit.executorch_file import (
-    ALIGNMENT,
-    Jump,
-    ListValue,
-    Method,
-    MethodCall,
-    MethodDelegate,
-    Program,
-    TensorValue,
-    Value,
-    data_file,
-    to_bytes,
-)
+from micronpu.emit import executorch_file as pte
 from micronpu.frontend.export import results_by_name
 from micronpu.frontend.program import axes_in_memory
 from micronpu.partition.host_block import (
@@ -93,7 +81,7 @@ def written(parts: Mapping[str, MethodInput], named_data: Mapping[str, bytes] | 
     Raises:
         UnsupportedError: an operator has no out variant.
     """
-    program = Program()
+    program = pte.Program()
     shared = _Shared(program, _SHARED if len(parts) > 1 else _OWN)
     writers = {}
     for name, part in sorted(parts.items()):
@@ -104,9 +92,9 @@ def written(parts: Mapping[str, MethodInput], named_data: Mapping[str, bytes] | 
         for writer in writers.values():
             writer.method.memories.append(shared.size)
     program.named_data, beside = _named_data([part.module for part in parts.values()], named_data or {})
-    files = {f"{name}.ptd": data_file(data) for name, data in beside.items()}
+    files = {f"{name}.ptd": pte.data_file(data) for name, data in beside.items()}
     callers = {name: writer.callers for name, writer in writers.items()}
-    return Written(to_bytes(program), files, callers, {name: writer.handles for name, writer in writers.items()})
+    return Written(pte.to_bytes(program), files, callers, {name: writer.handles for name, writer in writers.items()})
 
 
 _PRIMITIVES = ("executorch_prim::", "aten::sym_", CORE_KERNELS)
@@ -165,7 +153,7 @@ class _Shared:
         size: bytes of states in this memory, if it holds only states.
     """
 
-    def __init__(self, program: Program, memory: int) -> None:
+    def __init__(self, program: pte.Program, memory: int) -> None:
         self.memory, self.size = memory, 0
         self.payloads, self.constants, self.states = map(_Pool, (program.payloads, program.constants, program.states))
         self._offsets: dict[str, int] = {}
@@ -223,7 +211,7 @@ class _Writer:
     """Writes one method."""
 
     def __init__(self, shared: _Shared, name: str) -> None:
-        self.method = Method(name)
+        self.method = pte.Method(name)
         self.callers: dict[str, Node] = {}
         self.handles: dict[int, tuple[int, ...]] = {}
         self._shared = shared
@@ -267,8 +255,8 @@ class _Writer:
 
     # ---------------------------------------------------------------- values
 
-    def _new(self, value: Value) -> int:
-        self.method.values.append(value)
+    def _new(self, value: pte.Table | float | str | None) -> int:
+        self.method.values.append(value if isinstance(value, tuple) else pte.plain(value))
         return len(self.method.values) - 1
 
     def _place(self, tensor: Tensor) -> int:
@@ -278,7 +266,7 @@ class _Writer:
             self._tensors[self._places[id(tensor)]] = tensor
         return self._places[id(tensor)]
 
-    def _tensor(self, tensor: Tensor) -> TensorValue:
+    def _tensor(self, tensor: Tensor) -> pte.Table:
         meta, root = tensor.meta, _root(tensor)
         if meta.dtype not in _SCALAR_TYPES:
             raise UnsupportedError(
@@ -293,7 +281,7 @@ class _Writer:
             memory, data = 0, 1 + self._shared.constants.number(_bytes(root.data))
         order = axes_in_memory(meta)
         number = _SCALAR_TYPES[meta.dtype]
-        return TensorValue(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
+        return pte.tensor(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
 
     def _operand(self, value: Any, kind: Any) -> int:
         """Return the index of a kernel's operand.
@@ -308,7 +296,7 @@ class _Writer:
         if isinstance(value, (list, tuple)):
             return self._new(self._list(value, kind))
         if value is None and isinstance(kind, torch.TensorType):
-            return self._new(TensorValue(0, (0,), (0,)))
+            return self._new(pte.tensor(0, (0,), (0,)))
         if isinstance(kind, torch.FloatType) and isinstance(value, int):
             value = float(value)
         if isinstance(value, torch.dtype):
@@ -319,16 +307,16 @@ class _Writer:
             value = 0
         return self._new(value)
 
-    def _list(self, value: Sequence[Any], kind: Any) -> ListValue:
+    def _list(self, value: Sequence[Any], kind: Any) -> pte.Table:
         element = kind.getElementType() if isinstance(kind, torch.ListType) else None
         if isinstance(element, torch.OptionalType):
-            return ListValue("OptionalTensorList", tuple(-1 if v is None else self._operand(v, None) for v in value))
+            return pte.listed("OptionalTensorList", tuple(-1 if v is None else self._operand(v, None) for v in value))
         if isinstance(element, torch.BoolType):
-            return ListValue("BoolList", tuple(map(bool, value)))
+            return pte.listed("BoolList", tuple(map(bool, value)))
         if isinstance(element, torch.FloatType):
-            return ListValue("DoubleList", tuple(map(float, value)))
+            return pte.listed("DoubleList", tuple(map(float, value)))
         is_of_tensors = isinstance(element, torch.TensorType)
-        return ListValue("TensorList" if is_of_tensors else "IntList", tuple(self._operand(v, None) for v in value))
+        return pte.listed("TensorList" if is_of_tensors else "IntList", tuple(self._operand(v, None) for v in value))
 
     def _operator(self, name: str, overload: str, node: Node | None = None) -> int:
         if node is not None:
@@ -337,10 +325,8 @@ class _Writer:
             self.method.operators.append((name, overload))
         return self.method.operators.index((name, overload))
 
-    def _call(self, name: str, overload: str, *arguments: int) -> MethodCall:
-        made = MethodCall(self._operator(name, overload), arguments)
-        self.method.instructions.append(made)
-        return made
+    def _call(self, name: str, overload: str, *arguments: int) -> None:
+        self.method.instructions.append(pte.kernel_call(self._operator(name, overload), arguments))
 
     # ---------------------------------------------------------------- steps
 
@@ -369,15 +355,15 @@ class _Writer:
         index = self._operator(step.name, step.overload, step.node)
         operands = [self._operand(value, kind) for value, kind in step.operands]
         if step.is_list:
-            together = self._new(ListValue("TensorList", tuple(results)))
+            together = self._new(pte.listed("TensorList", tuple(results)))
             arguments = (*operands, together, together)
         elif len(results) == 1:
             arguments = (*operands, results[0], results[0])
         else:
-            arguments = (*operands, *results, self._new(ListValue("TensorList", tuple(results))))
+            arguments = (*operands, *results, self._new(pte.listed("TensorList", tuple(results))))
         if step.handles:
             self.handles[len(self.method.instructions)] = step.handles
-        self.method.instructions.append(MethodCall(index, arguments))
+        self.method.instructions.append(pte.kernel_call(index, arguments))
         self._now += 1
 
     def _delegate(self, step: DelegateStep) -> None:
@@ -389,8 +375,8 @@ class _Writer:
         method, call = self.method, step.call
         payload = self._shared.payloads.number(call.part.payload)
         operands = [self._place(tensor) for tensor in step.operands]
-        method.instructions.append(MethodCall(len(method.delegates), (*operands, *results), is_delegate=True))
-        method.delegates.append(MethodDelegate(call.backend, payload, call.specs))
+        method.instructions.append(pte.delegate_call(len(method.delegates), (*operands, *results)))
+        method.delegates.append(pte.delegate(call.backend, payload, call.specs))
         self._now += 1
         for _ in range(step.read):  # nodes that take one result, and touch all
             self._touch(*step.results)
@@ -433,7 +419,7 @@ class _Writer:
         self._call("executorch_prim::add", "Scalar", counter, self._new(1), counter)
         ended = self._new(False)
         self._call("executorch_prim::eq", "Scalar", counter, size, ended)
-        self.method.instructions.append(Jump(ended, first))
+        self.method.instructions.append(pte.jump(ended, first))
         self._call("executorch_prim::sub", "Scalar", counter, size, counter)
         self._frame, self._now = frame, now + 1
 
@@ -446,7 +432,7 @@ def _root(tensor: Tensor) -> Tensor:
 
 def _size(tensor: Tensor) -> int:
     """Return the number of bytes that are planned for a tensor."""
-    return math.ceil(tensor.meta.numel() * tensor.meta.element_size() / ALIGNMENT) * ALIGNMENT
+    return math.ceil(tensor.meta.numel() * tensor.meta.element_size() / pte.ALIGNMENT) * pte.ALIGNMENT
 
 
 def _bytes(data: torch.Tensor) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from micronpu.base.errors import ModelError
 from micronpu.program.pte import TensorValue
-from micronpu.runtime.arguments import check_count, check_type
+from micronpu.runtime.arguments import check_type
 from micronpu.runtime.native import Array, in_order
 from micronpu.runtime.program import HostProgram
 
@@ -39,13 +39,7 @@ class ArrayProgram(HostProgram):
             PayloadError: the program fails.
         """
         name = self.method_name if method is None else method
-        summary = self._loaded_method(name)
-        check_count(self._name, inputs, summary)
-        arguments = [
-            array if wanted is None else self._laid_out(position, array, wanted)
-            for position, (array, wanted) in enumerate(zip(inputs, summary.inputs, strict=True))
-        ]
-        self._check_positions(arguments, name)
+        arguments = self._arguments(inputs, self._loaded_method(name), _laid_out)
         if self._isolated is not None:
             with self._lock:
                 results = self._isolated.run(arguments, name, arrays=True)
@@ -69,14 +63,15 @@ class ArrayProgram(HostProgram):
         tensors = [torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in inputs]
         return tuple(map(array_of, super().run_in_order(*tensors, method=method)))
 
-    def _laid_out(self, position: int, array: Any, wanted: TensorValue) -> Array:
-        """Check an array and return it in the program's order of axes, which the runtime does not rearrange."""
-        where = f"Input {position} of {self._name_inside}"
-        if not isinstance(array, np.ndarray):
-            raise ModelError(
-                f"{where} must be an array, but a {type(array).__name__} was given.", hint="numpy.asarray(...)"
-            )
-        check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        physical = np.require(native.transpose(wanted.dim_order), requirements=("C", "W"))
-        return in_order(physical, array.shape, wanted.dim_order)
+
+def _laid_out(program: str, position: int, array: Any, wanted: TensorValue) -> Array:
+    """Check an array and return it in the program's order of axes, which the runtime does not rearrange."""
+    where = f"Input {position} of {program}"
+    if not isinstance(array, np.ndarray):
+        raise ModelError(
+            f"{where} must be an array, but a {type(array).__name__} was given.", hint="numpy.asarray(...)"
+        )
+    check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    physical = np.require(native.transpose(wanted.dim_order), requirements=("C", "W"))
+    return in_order(physical, array.shape, wanted.dim_order)

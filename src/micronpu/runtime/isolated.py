@@ -167,6 +167,7 @@ class IsolatedProgram:
 
     Attributes:
         fences: restrictions that this machine's kernel enforces on the process; see `micronpu.base.fence`.
+        close: ends the process.
 
     Raises:
         PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
@@ -200,17 +201,19 @@ class IsolatedProgram:
                     )
                 # Also if the program is never closed.
                 stack.callback(_kill, self._process)
-                self._end = weakref.finalize(self, stack.pop_all().close)
+                self.close = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
             raise RuntimeUnavailableError(
                 f"{name} runs in a separate process, which cannot be started: {error.strerror or error}.",
                 hint="RunOptions(isolated=False), for a program that you trust",
             ) from error
         self._log = log
-        with self._closed_on_failure():
+        try:
             self.fences = self._await_start({"operators": operators})
-            head = {"do": "load", "name": name, "options": asdict(options), "method": method}
-            self.ask(head, [data])
+            self.ask({"do": "load", "name": name, "options": asdict(options), "method": method}, [data])
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, inputs: Sequence[Any], method: str, arrays: bool = False) -> tuple[Any, ...]:
         """Run once on checked tensors or arrays; see `HostProgram.run`, and `unpack` for the results."""
@@ -242,17 +245,13 @@ class IsolatedProgram:
             except (EOFError, OSError, ValueError) as error:
                 raise self._ended() from error
             except BaseException:  # an interrupt: the pending response has no reader
-                self._end()
+                self.close()
                 raise
         _raise_error(answer)
         return answer, data
 
-    def close(self) -> None:
-        """End the process."""
-        self._end()
-
     def _late(self, head: dict[str, Any]) -> PayloadError:
-        self._end()
+        self.close()
         what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
         return PayloadError(
             f"{self._name} took more than {self._limit:g} s to {what} and was stopped: it never ends, or is large.",
@@ -287,7 +286,7 @@ class IsolatedProgram:
         except subprocess.TimeoutExpired:
             code = None
         printed = self._printed()
-        self._end()
+        self.close()
         how = "gave up" if code is None else f"ended with exit code {code}"
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
@@ -303,14 +302,6 @@ class IsolatedProgram:
             return text[:200]
         return ""
 
-    @contextlib.contextmanager
-    def _closed_on_failure(self) -> Any:
-        try:
-            yield
-        except BaseException:
-            self._end()
-            raise
-
 
 def _raise_error(answer: dict[str, Any]) -> None:
     """Raise the error that a response reports, if any."""
@@ -325,11 +316,10 @@ def _folders() -> list[str]:
 
     Excludes the current folder unless it contains this package: it may contain untrusted files.
     """
-    home = Path(micronpu.base.errors.__file__).parents[2]
+    home, here = Path(micronpu.base.errors.__file__).parents[2], None
     with contextlib.suppress(OSError):
         here = os.getcwd()
-        return [str(home)] + [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
-    return [str(home)] + [p for p in sys.path if os.path.isabs(p)]
+    return [str(home)] + [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
 
 
 def _environment() -> dict[str, str]:

@@ -39,32 +39,35 @@ def has_arrays(summary: MethodSummary) -> bool:
     return all(v is not None and v.scalar_type in NUMPY_TYPES for v in (*summary.inputs, *summary.outputs))
 
 
-class NativeMethod:
-    """A loaded method.
+class NativeMethods:
+    """The loaded methods of a program that share states; all are loaded before one runs.
 
     Args:
         plugin: with the delegates' mode set.
-        data: the program, with a checked plan.
-        summary: of the method.
-        beside: another method of the same bytes, with which it shares states.
+        data: the program, with checked plans.
+        summaries: of the methods.
 
     Raises:
-        NativeError: the runtime cannot load it.
+        NativeError: the runtime cannot load one.
     """
 
-    def __init__(self, plugin: Plugin, data: bytes, summary: MethodSummary, beside: NativeMethod | None = None) -> None:
+    def __init__(self, plugin: Plugin, data: bytes, summaries: Sequence[MethodSummary]) -> None:
         self._plugin = plugin
-        self._data = data  # the runtime reads it while the method is open
-        self._summary = summary
+        self._data = data  # the runtime reads it while the methods are open
+        self._summaries = {summary.name: summary for summary in summaries}
         self._lock = threading.Lock()
-        plugin.clear_error()
-        other = beside._handle if beside is not None else None
-        self._handle: int | None = plugin.host.load(data, len(data), summary.name.encode(), other)
-        if not self._handle:
-            raise NativeError
+        self._handles: dict[str, int] = {}
+        for name in self._summaries:
+            plugin.clear_error()
+            beside = next(iter(self._handles.values()), None)
+            handle = plugin.host.load(data, len(data), name.encode(), beside)
+            if not handle:
+                self.close()
+                raise NativeError
+            self._handles[name] = handle
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run once.
+    def run(self, method: str, inputs: Sequence[Array]) -> list[Array]:
+        """Run a method once.
 
         Args:
             inputs: of the method's types and shapes, in its order of axes.
@@ -76,11 +79,12 @@ class NativeMethod:
             NativeError: the method fails, or is closed.
         """
         with self._lock:
-            if not self._handle:
+            if self.is_closed:
                 raise NativeError
             self._plugin.clear_error()
+            handle, summary = self._handles[method], self._summaries[method]
             given = (HostTensor * max(len(inputs), 1))()
-            for tensor, array, wanted in zip(given, inputs, self._summary.inputs, strict=False):
+            for tensor, array, wanted in zip(given, inputs, summary.inputs, strict=False):
                 assert wanted is not None  # see has_arrays
                 tensor.data = array.ctypes.data
                 tensor.size = array.nbytes
@@ -88,25 +92,25 @@ class NativeMethod:
                 tensor.rank = array.ndim
                 tensor.shape = (ctypes.c_int32 * array.ndim)(*array.shape)
                 tensor.dim_order = (ctypes.c_uint8 * array.ndim)(*wanted.dim_order)
-            if self._plugin.host.run(self._handle, given, len(inputs)):
+            if self._plugin.host.run(handle, given, len(inputs)):
                 raise NativeError
-            return [self._output(i) for i in range(len(self._summary.outputs))]
+            return [self._output(handle, i) for i in range(len(summary.outputs))]
 
     @property
     def is_closed(self) -> bool:
-        """True if it has been freed."""
-        return not self._handle
+        """True if they have been freed."""
+        return not self._handles
 
     def close(self) -> None:
-        """Free the method; safe to call twice."""
+        """Free the methods; safe to call twice."""
         with self._lock:
-            handle, self._handle = self._handle, None
-            if handle:
+            handles, self._handles = self._handles, {}
+            for handle in handles.values():
                 self._plugin.host.free(handle)
 
-    def _output(self, index: int) -> Array:
+    def _output(self, handle: int, index: int) -> Array:
         found = HostTensor()
-        if self._plugin.host.output(self._handle, index, ctypes.byref(found)):
+        if self._plugin.host.output(handle, index, ctypes.byref(found)):
             raise NativeError
         rank = found.rank
         shape, order = tuple(found.shape[:rank]), tuple(found.dim_order[:rank])
@@ -114,41 +118,5 @@ class NativeMethod:
         return in_order(np.frombuffer(bytearray(content), NUMPY_TYPES[found.scalar_type]), shape, order)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handles", None):
             self.close()
-
-
-class NativeMethods:
-    """The loaded methods of a program that share states, by name; all are loaded before one runs.
-
-    Args:
-        plugin, data: as for `NativeMethod`.
-        summaries: of the methods.
-
-    Raises:
-        NativeError: the runtime cannot load one.
-    """
-
-    def __init__(self, plugin: Plugin, data: bytes, summaries: Sequence[MethodSummary]) -> None:
-        self._methods: dict[str, NativeMethod] = {}
-        try:
-            for summary in summaries:
-                beside = next(iter(self._methods.values()), None)
-                self._methods[summary.name] = NativeMethod(plugin, data, summary, beside)
-        except NativeError:
-            self.close()
-            raise
-
-    def run(self, method: str, inputs: Sequence[Array]) -> list[Array]:
-        """Run a method once; see `NativeMethod.run`."""
-        return self._methods[method].run(inputs)
-
-    @property
-    def is_closed(self) -> bool:
-        """True if they have been freed."""
-        return all(method.is_closed for method in self._methods.values())
-
-    def close(self) -> None:
-        """Free the methods; safe to call twice."""
-        for method in self._methods.values():
-            method.close()

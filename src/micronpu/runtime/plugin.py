@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,15 +93,15 @@ class Failure(NamedTuple):
     elsewhere: bool
 
 
-class HostFunctions(NamedTuple):
-    """Functions exported by native/host_runtime.cpp."""
-
-    quiet: Callable[[], None]
-    has_operator: Callable[..., int]
-    load: Callable[..., int | None]
-    run: Callable[..., int]
-    output: Callable[..., int]
-    free: Callable[..., None]
+_HOST: dict[str, tuple[Any, ...]] = {
+    "quiet": (None,),
+    "has_operator": (ctypes.c_int32, ctypes.c_char_p),
+    "load": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_void_p),
+    "run": (ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(HostTensor), ctypes.c_int32),
+    "output": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(HostTensor)),
+    "free": (None, ctypes.c_void_p),
+}
+"""Types of the results and arguments of the functions that native/host_runtime.cpp exports."""
 
 
 class Plugin:
@@ -274,28 +275,12 @@ class Plugin:
         self._programs.pop(handle, None)
 
 
-def _host_functions(library: Any) -> HostFunctions:
+def _host_functions(library: ctypes.CDLL) -> SimpleNamespace:
     """The functions of native/host_runtime.cpp, with their types."""
-    library.micronpu_host_has_operator.argtypes = (ctypes.c_char_p,)
-    library.micronpu_host_has_operator.restype = ctypes.c_int32
-    library.micronpu_host_load.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_void_p)
-    library.micronpu_host_load.restype = ctypes.c_void_p
-    library.micronpu_host_run.argtypes = (ctypes.c_void_p, ctypes.POINTER(HostTensor), ctypes.c_int32)
-    library.micronpu_host_run.restype = ctypes.c_int32
-    library.micronpu_host_output.argtypes = (ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(HostTensor))
-    library.micronpu_host_output.restype = ctypes.c_int32
-    library.micronpu_host_free.argtypes = (ctypes.c_void_p,)
-    library.micronpu_host_free.restype = None
-    library.micronpu_host_quiet.argtypes = ()
-    library.micronpu_host_quiet.restype = None
-    return HostFunctions(
-        library.micronpu_host_quiet,
-        library.micronpu_host_has_operator,
-        library.micronpu_host_load,
-        library.micronpu_host_run,
-        library.micronpu_host_output,
-        library.micronpu_host_free,
-    )
+    found = {name: getattr(library, f"micronpu_host_{name}") for name in _HOST}
+    for name, (result, *arguments) in _HOST.items():
+        found[name].restype, found[name].argtypes = result, arguments
+    return SimpleNamespace(**found)
 
 
 def _buffers(tensors: Any, count: int) -> list[Buffer]:

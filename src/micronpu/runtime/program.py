@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +21,7 @@ from micronpu.program.digest import Digest, state_of
 from micronpu.program.io import ranges_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import MethodSummary, PteSummary, read_pte, recorded_bytes
+from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte, recorded_bytes
 from micronpu.runtime.arguments import TensorSignature, argument, check_count, signature_of
 from micronpu.runtime.counts import Counts
 from micronpu.runtime.isolated import IsolatedProgram
@@ -46,6 +46,7 @@ VALUES = ".values"
 _DELEGATES = frozenset(backend.backend_id for backend in BACKENDS.values() if backend.backend_id)
 """Delegates that the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
+Convert = Callable[[str, int, Any, TensorValue], Any]
 
 
 class HostProgram:
@@ -512,11 +513,11 @@ class HostProgram:
             f"{what}: {sentence}", hint=hint.rstrip(".") or "copy the file again, or compile the model again"
         )
 
-    def _arguments(self, inputs: Sequence[Any], method: MethodSummary) -> list[Any]:
+    def _arguments(self, inputs: Sequence[Any], method: MethodSummary, convert: Convert = argument) -> list[Any]:
         """Return the inputs for the runtime: checked, and in the memory layout of the program."""
         check_count(self._name, inputs, method)
         found = [
-            given if wanted is None else argument(self._name_inside, position, given, wanted)
+            given if wanted is None else convert(self._name_inside, position, given, wanted)
             for position, (given, wanted) in enumerate(zip(inputs, method.inputs, strict=True))
         ]
         self._check_positions(found, method.name)
