@@ -238,9 +238,9 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
                 # Forward reaches buffers by other paths than their names: only dynamo recognizes them as the same.
                 program = torch.export.export(model, examples, strict=True)
             for name in sorted({*_written_constants(program).values()}):
+                path = next((path for path, part in reached([("", model)]) if part is program.constants[name]), name)
                 raise ModelError(
-                    f"The model writes into the tensor `{name}`, which is no buffer: nothing keeps it for the next "
-                    "call.",
+                    f"The model writes into the tensor `{path}`, which is no buffer: the next call would not see it.",
                     hint=_AS_BUFFER,
                 )
             return program
