@@ -99,16 +99,17 @@ def serialized(
     block[schema.Block.OPERATORS] = writer.offsets([_write_operator(writer, step) for step in steps])
     for field, is_shape in ((schema.Block.TENSORS, False), (schema.Block.SHAPES, True)):
         block[field] = Vector("tables", [_fields(t) for t in tensors if (t.dtype == SHAPE) == is_shape])
+    library = {**_numbered(schema.Software, schema.LIBRARY), schema.Software.MODIFIER: ""}
     graph: Fields = {
         schema.Graph.REGIONS: Vector(
             "tables", [{schema.Region.BLOCKS: Vector("tables", [block]), schema.Region.NAME: "main"}]
         ),
         schema.Graph.VERSION: {
-            **{field: Number("Int32", value, -1) for field, value in zip(schema.Version, schema.VERSION, strict=False)},
+            **_numbered(schema.Version, schema.VERSION),
             schema.Version.DRAFT: Number("Bool", False, True),
         },
-        schema.Graph.SOFTWARE: _software(schema.LIBRARY),
-        schema.Graph.COMPATIBILITY: {schema.Compatibility.READER: _software(schema.LIBRARY)},
+        schema.Graph.SOFTWARE: library,
+        schema.Graph.COMPATIBILITY: {schema.Compatibility.READER: library},
     }
     data = writer.finish(writer.table(graph), schema.IDENTIFIER)
     return TosaModel(data, tuple(step.node for step in steps))
@@ -185,11 +186,8 @@ def _bytes_of(tensor: TosaTensor) -> bytes:
     return data.reshape(-1, 1).view(np.uint8)[:, :6].tobytes() if tensor.dtype == "INT48" else data.tobytes()
 
 
-def _software(version: Sequence[int]) -> Fields:
-    numbered: Fields = {
-        field: Number("Int32", value, -1) for field, value in zip(schema.Software, version, strict=False)
-    }
-    return {**numbered, schema.Software.MODIFIER: ""}
+def _numbered(fields: type[IntEnum], version: Sequence[int]) -> Fields:
+    return {field: Number("Int32", value, -1) for field, value in zip(fields, version, strict=False)}
 
 
 def _rename(tensors: Sequence[TosaTensor]) -> None:

@@ -241,22 +241,26 @@ class IsolatedProgram:
                 send(self._channel, head, blobs)
                 answer, data = receive(self._channel, until)
             except TimeoutError as error:
-                raise self._late(head) from error
+                self.close()
+                what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
+                raise PayloadError(
+                    f"{self._name} took more than {self._limit:g} s to {what} and was stopped: it never ends, or is "
+                    "large.",
+                    hint="RunOptions(time_limit=...) or `micronpu run --time-limit`, with more seconds, for one that "
+                    "you trust",
+                ) from error
             except (EOFError, OSError, ValueError) as error:
-                raise self._ended() from error
+                how, printed = self._how_it_ended()
+                raise PayloadError(
+                    f"The process in which {self._name} ran {how}: the program is damaged, or made to do this."
+                    f"{printed}",
+                    hint="copy the file again, or compile the model again",
+                ) from error
             except BaseException:  # an interrupt: the pending response has no reader
                 self.close()
                 raise
         _raise_error(answer)
         return answer, data
-
-    def _late(self, head: dict[str, Any]) -> PayloadError:
-        self.close()
-        what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
-        return PayloadError(
-            f"{self._name} took more than {self._limit:g} s to {what} and was stopped: it never ends, or is large.",
-            hint="RunOptions(time_limit=...) or `micronpu run --time-limit`, with more seconds, for one that you trust",
-        )
 
     def _await_start(self, head: dict[str, Any]) -> frozenset[str]:
         """Send what the process imports, and wait until it can read a program; return its restrictions."""
@@ -271,13 +275,6 @@ class IsolatedProgram:
             ) from error
         _raise_error(answer)
         return frozenset(answer["fences"])
-
-    def _ended(self) -> PayloadError:
-        how, printed = self._how_it_ended()
-        return PayloadError(
-            f"The process in which {self._name} ran {how}: the program is damaged, or made to do this.{printed}",
-            hint="copy the file again, or compile the model again",
-        )
 
     def _how_it_ended(self) -> tuple[str, str]:
         """Return how the process ended, with the last line of its output, and release its resources."""
