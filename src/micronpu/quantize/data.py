@@ -149,8 +149,7 @@ def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> Row:
 
 def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tensor:
     tensor = _tensor(where, value)
-    if example.dtype is torch.float32:
-        tensor = in_float32(tensor)
+    tensor = in_float32(tensor) if example.dtype is torch.float32 else tensor
     if tensor.dtype != example.dtype:
         raise ModelError(
             f"{where} has dtype {dtype_name(tensor.dtype)}, the model takes {dtype_name(example.dtype)}.",
@@ -170,7 +169,8 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
             f"{where} holds NaN or infinity, from which no range can be learnt.",
             hint="look for missing values or a division by zero in the preprocessing",
         )
-    return tensor.detach()
+    layout = torch.contiguous_format if example.dim() != 4 or example.is_contiguous() else torch.channels_last
+    return tensor.detach().contiguous(memory_format=layout)  # programs take images of no other layout
 
 
 def _tensor(where: str, value: Any) -> torch.Tensor:

@@ -61,6 +61,18 @@ def test_the_agreement_is_in_the_report(target, io):
     assert "verify" in program.seconds
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_data_may_have_another_memory_layout_than_the_example(target):
+    images = [row.to(memory_format=torch.channels_last) for row in DATA]  # as images of [N, H, W, C] permuted
+    for examples, others in ((DATA, images), (images, DATA)):
+        model = Net().eval()
+        program = micronpu.compile(model, examples[0], target, calibration=others, quantization="int8")
+        assert program.report.agreement.inputs == 2 and not program.report.agreement.reason
+        judged = [micronpu.evaluate(model, data, program, np.zeros(4, int)) for data in (examples, others)]
+        assert judged[0].program.score == judged[1].program.score
+        assert judged[0].program.difference == judged[1].program.difference
+
+
 def test_accuracy_is_measured_on_held_out_rows(tmp_path):
     data = [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(6)]
     data[3] = 100 * data[3]  # which nothing of the calibration has seen
