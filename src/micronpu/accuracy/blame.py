@@ -15,6 +15,7 @@ from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.quantize.data import in_turn
+from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.diagnosis import Blame, LayerError, Sort
@@ -97,7 +98,7 @@ def _layer_error(
 ) -> LayerError:
     origin = origin_of(layer.first)
     node = layer.first.name
-    moved = sum(other.moved for other in found.layers)
+    moved = max(sum(other.moved for other in found.layers), found.noise if any(loops_of(found.converted)) else 0.0)
     step = step_of(layer.quantize)
     dtype = str(arguments(layer.quantize)["dtype"]).removeprefix("torch.")
     return LayerError(

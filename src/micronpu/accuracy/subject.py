@@ -27,6 +27,7 @@ from micronpu.base.errors import ModelError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
+from micronpu.frontend.facts import LOOPS_ALLOWED
 from micronpu.frontend.program import (
     arguments,
     is_compute,
@@ -212,8 +213,7 @@ class SideBySide:
         to the layer's result and e is its error; one backward run gives v . J for all layers.
         """
         generator = torch.Generator().manual_seed(self._rows)
-        layers = [(layer, error, _float_value(layer.result, exact)) for layer, error in errors]
-        layers = [(layer, error, value) for layer, error, value in layers if value.requires_grad]
+        layers = [(a, error, x) for a, error in errors if (x := _float_value(a.result, exact)).requires_grad]
         tracked = [value for _, _, value in layers]
         places = self._places if self._rows <= _RANGE_ROWS else []
         reachable = [o for o in outputs if o.requires_grad]
@@ -427,6 +427,7 @@ class Subject:
                 "single inputs.",
                 hint="a model that takes its states as inputs and returns them",
             )
+        LOOPS_ALLOWED.say(found.module, True)  # as `compile` does: a recurrent layer that is left alone stays in float
         return found.module
 
     @cached_property
@@ -444,7 +445,7 @@ class Subject:
         self,
         quantizer: StaticQuantizer,
         batches: Sequence[Row],
-        rows: Iterable[Row],
+        rows: Sequence[Row],
         notify: ProgressCallback = lambda name, part: None,
     ) -> SideBySide:
         """Quantize a copy of the model and compare it with the float one on samples.
@@ -452,16 +453,14 @@ class Subject:
         Args:
             batches: choose the ranges.
         """
-        listed = list(rows)
         own = copied(self.module)
         prepared = calibrated(own, [batches], quantizer, lambda done: notify("quantize", done / max(len(batches), 1)))
         exact = copied(prepared)
-        for parameter in exact.parameters():
-            parameter.requires_grad_(False)
+        exact.requires_grad_(False)
         with quiet(), one_thread():
             found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
-            for number, row in enumerate(listed):
-                notify("blame", number / len(listed))
+            for number, row in enumerate(rows):
+                notify("blame", number / len(rows))
                 found.add(row)
             found.settle()
             notify("blame", 1.0)

@@ -49,6 +49,31 @@ def rounded(x: torch.Tensor, quantize: torch.fx.Node) -> torch.Tensor:
     return (torch.clamp(torch.round(x / step) + zero, low, high) - zero) * step
 
 
+class Steps(nn.Module):
+    """A recurrent layer with more steps than are written out, whose states int8 holds badly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gru, self.fc = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(self.gru(x)[0][:, -1])
+        return y
+
+
+def test_the_steps_of_a_long_recurrent_layer_are_quantized():
+    model, rows = Steps().eval(), torch.randn(8, 130, 3, generator=torch.Generator().manual_seed(1))
+    got = micronpu.blame(model, rows, TARGET, quantization="int8")
+    program = micronpu.compile(model, rows[:1], TARGET, calibration=rows, quantization="int8", verify=False)
+    with torch.no_grad():
+        exact = model(rows)
+        found = torch.cat([program.quantized(row[None]) for row in rows])
+    assert abs(got.sqnr - 10 * math.log10(exact.square().sum() / (found - exact).square().sum())) < 0.5
+    shares = [layer.share for layer in got.layers if layer.share is not None]
+    assert shares and sum(shares) < 0.9  # the rest is that of the steps
+
+
 def test_each_error_is_what_it_says():
     rows = [(x[None],) for x in X]
     found = Subject(MODEL, X, None, (X[:1],), TARGET, None).measured(NeutronQuantizer(), rows, rows)
