@@ -267,7 +267,7 @@ def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence
 
 def tensors_of(results: object) -> Row:
     """The tensors among what a program returns."""
-    return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
+    return tuple(r.detach() for r in tree_leaves(results) if isinstance(r, torch.Tensor))
 
 
 def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> list[list[Row]]:
@@ -349,7 +349,7 @@ class _Runner:
         return results if self._batched else self._results(rows)
 
     def _single(self, row: Row) -> Row:
-        return tuple(r.detach().clone() for r in tensors_of(self._eager.run(*row)))
+        return tuple(r.clone() for r in tensors_of(self._eager.run(*row)))
 
 
 def _alike(found: Row, wanted: Row) -> bool:

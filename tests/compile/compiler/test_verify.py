@@ -273,3 +273,16 @@ def test_the_bound(name):
     assert got[0] == pytest.approx(found)
     if allowed is not None:
         assert got[1] == pytest.approx(allowed)
+
+
+class Parameters(Net):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return super().forward(x), self.fc.bias
+
+
+def test_a_parameter_among_the_results() -> None:
+    model, x = Parameters().eval(), torch.randn(1, 3, 12, 12)
+    program = micronpu.compile(model, x, "ethos-u55-128", calibration=[x] * 4, quantization="int8")
+    (found, bias), (wanted, _) = program.run(x), model(x)
+    torch.testing.assert_close(bias, model.fc.bias.detach(), rtol=0, atol=0.01)
+    torch.testing.assert_close(found, wanted.detach(), rtol=0, atol=0.05)
