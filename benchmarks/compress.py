@@ -18,7 +18,7 @@ import torch
 from benchmarks import networks, results
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.entry import round_weights, with_bits
 from micronpu.transforms.sparsity.judge import integers, price

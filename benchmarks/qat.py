@@ -29,7 +29,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import micronpu
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig, calibrate_and_quantize
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.observers import for_weights
 from micronpu.quantize.qat import quantize_aware_training
 

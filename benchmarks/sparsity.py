@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import micronpu
 from micronpu import SparsityOptions
 from micronpu.quantize.calibrate import quantize
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.layers import batches
 from micronpu.transforms.sparsity.layers import results as outputs_of

@@ -21,7 +21,7 @@ LINES = {
     "base": 2_011,
     "board": 5_903,
     "chips": 735,
-    "cli": 7_210,
+    "cli": 7_209,
     "compiler": 2_962,
     "container": 706,
     "deploy": 2_964,

@@ -70,8 +70,7 @@ How = Annotated[
 
 def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micronpu.Quantization:
     """Return the value for the argument ``quantization``; settings override those of a file."""
-    from micronpu.quantize.config import check_io
-    from micronpu.quantize.corrections import Corrections
+    from micronpu.quantize.config import Corrections, check_io
     from micronpu.quantize.settings_file import read_quantization
 
     switches = names_of(Corrections)

@@ -247,12 +247,12 @@ def shift_bytes(module: GraphModule) -> None:
         x = shifted_bytes(node)
         if x is None:
             continue
-        y: torch.Tensor = value_of(node)
-        is_signed = y.dtype is torch.int8
+        y, dtype = value_of(node), arguments(node)["dtype"]  # `y` may be a float value that a quantized one replaced
+        is_signed = dtype is torch.int8
         with graph.inserting_before(node):
             first = call(CONVERSION, x, DType.INT8) if is_signed else call(FLIPPED_BITS, x, -BYTE_SHIFT)
             made = call(FLIPPED_BITS, first, -BYTE_SHIFT) if is_signed else call(CONVERSION, first, DType.UINT8)
-        first.meta["val"], made.meta["val"] = y.to(torch.int8), y
+        first.meta["val"], made.meta["val"] = y.to(torch.int8), y.to(dtype)
         node.replace_all_uses_with(made)
         changed = True
     if changed:

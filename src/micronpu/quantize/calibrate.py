@@ -30,7 +30,7 @@ from micronpu.quantize.calibration_cache import (
     restore_all,
     unpack_observers,
 )
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.float64 import runnable

@@ -18,7 +18,6 @@ from micronpu.frontend.facts import SETTING
 from micronpu.frontend.program import aten_overload, is_compute, overload_name, short_name
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
-from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import OBSERVERS, for_activations, for_weights
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, check_specs, with_spec
 from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
@@ -406,6 +405,41 @@ def get_uint8_io_quantization_config(is_qat: bool = False, is_dynamic: bool = Fa
         OptionError: `is_dynamic` is True.
     """
     return replace(get_symmetric_quantization_config(is_qat=is_qat, is_dynamic=is_dynamic), as_bytes=True)
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Corrections of weights, biases and ranges.
+
+    Attributes:
+        equalize: cross-layer equalization: successive layers with a ReLU between them equalize their ranges, channel by
+            channel.
+        bias_correction: subtract the mean error of each channel by rounded weights from the bias.
+        adaptive_rounding: weights are rounded up or down so that the error of the layer's result is small (AdaRound's
+            aim), instead of to the nearest value.
+        fit_ranges: ranges of int8 activations, inputs among them, minimize the error of the results instead of that of
+            each tensor; they replace the observers' ranges.
+        projections: sqrt(a^2 + b^2) is computed as the largest of four projections of (a, b), with an error of at most
+            4 %, since int8 cannot represent the range of squares.
+
+    Raises:
+        OptionError: a value is of another type.
+    """
+
+    equalize: bool = False
+    bias_correction: bool = False
+    adaptive_rounding: bool = False
+    fit_ranges: bool = False
+    projections: bool = False
+
+    @property
+    def need_data(self) -> bool:
+        """True if any of them needs calibration samples."""
+        return self.bias_correction or self.adaptive_rounding or self.fit_ranges
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_switch(name, value)
 
 
 @dataclass

@@ -146,7 +146,7 @@ class _NodeValue(Value):
         self.power, self.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
         if (line := facts.line_of(name, given, functools.partial(number, self._model))) is not None:
             self.line = (self._of[line[0]], *line[1:])
-        self.added = float(given["value"] or 0.0) if name in PADS else 0.0
+        self.padding = float(given["value"] or 0.0) if name in PADS else 0.0
         if name in SOFTMAX and rank and self.shape is not None:
             self.softmax_axis = int(given["dim"]) % rank
             self.has_long_rows = self.shape[self.softmax_axis] >= LONG

@@ -108,6 +108,8 @@ class LeastErrorObserver(SpreadErrorObserver):
         zeros: number of values that were exactly zero.
     """
 
+    counted = (*HistogramObserver.counted, "zeros")
+
     def __init__(self, *limits: Any, **more: Any) -> None:
         super().__init__(*limits, **more)
         self.zeros = 0

@@ -82,6 +82,7 @@ class RangeObserver(nn.Module):
         of_extremes: True if the qparams follow from the observed extremes, or their average.
         averages: True if they follow from the average.
         widens: True if the range gets a margin after few values.
+        counted: names of the numbers that a checkpoint holds besides the buffers, old ones first.
         calls, values: numbers of observed calls and values, while they are few.
         is_calibrated: True after calibration: later values are repetitions, and not observed.
         farthest: [2, `EXTREMES`], downwards and upwards: the farthest extremes of single calls, largest first.
@@ -99,6 +100,7 @@ class RangeObserver(nn.Module):
     of_extremes: ClassVar[bool] = True
     averages: ClassVar[bool] = False
     widens: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ("calls", "values", "lowest", "highest")
     farthest: torch.Tensor
     is_dynamic = False  # torchao asks
     is_calibrated = False
@@ -235,12 +237,12 @@ class RangeObserver(nn.Module):
 
     def get_extra_state(self) -> torch.Tensor:
         """Return state of a checkpoint besides the buffers, as a tensor: users clone every value of a `state_dict`."""
-        return torch.tensor([self.calls, self.values, self.lowest, self.highest], dtype=torch.float64)
+        return torch.tensor([getattr(self, name) for name in self.counted], dtype=torch.float64)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Restore the result of `get_extra_state`."""
-        calls, values, self.lowest, self.highest = state.tolist()
-        self.calls, self.values = int(calls), int(values)
+        """Restore the result of `get_extra_state`, which may be an older one with fewer numbers."""
+        for name, number in zip(self.counted, state.tolist(), strict=False):
+            setattr(self, name, type(getattr(self, name))(number))
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
@@ -378,6 +380,7 @@ class HistogramObserver(RangeObserver):
     """
 
     of_extremes: ClassVar[bool] = False
+    counted = (*RangeObserver.counted, "is_settled")
     bins: ClassVar[int] = 2048
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
     _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part

@@ -119,11 +119,10 @@ class Quantization:
             return cls(quantizer=given)
         if isinstance(given, Mapping | str | os.PathLike):
             return cls(settings=given)
-        raise OptionError(
-            f"`quantization` is {described(given)}.",
-            hint='Quantization(activations="int16"), the path of a TOML file, or a dictionary such as '
-            '{"equalize": True}',
-        )
+        hint = 'Quantization(activations="int16"), the path of a TOML file, or a dictionary such as {"equalize": True}'
+        if hasattr(given, "annotate"):
+            hint = "one of micronpu's quantizers with `add_quantizer(yours)`, or what convert_pt2e returns as the model"
+        raise OptionError(f"`quantization` is {described(given)}.", hint=hint)
 
     def only(self, *names: str, where: str) -> None:
         """Refuse fields that a function does not support.

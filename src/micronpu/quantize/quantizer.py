@@ -19,6 +19,7 @@ from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
 from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.config import (
     Activations,
+    Corrections,
     IOType,
     QuantizationConfig,
     QuantizationSettings,
@@ -29,7 +30,6 @@ from micronpu.quantize.config import (
     stamped,
     type_key,
 )
-from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import check_lifted
 from micronpu.quantize.decompose import prepare_for_annotation
 from micronpu.quantize.identities import project_magnitudes

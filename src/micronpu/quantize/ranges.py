@@ -292,8 +292,8 @@ def only_kept(prepared: GraphModule) -> set[Node]:
 
     They are clipped at most once.  A state that is computed from itself could be clipped in every call.
 
-        past, frame -> x = cat -> y = conv(x), past' = x[1:]      only kept h, frame -> h' = gru(h, frame)
-        computed from itself
+        past, frame -> x = cat -> y = conv(x), past' = x[1:]    only kept
+        h, frame -> h' = gru(h, frame)                          computed from itself
     """
     ends = state_ends(prepared)
     holders = {holder for _, holder, _ in ends}

@@ -25,8 +25,7 @@ from typing import Any, TypeAlias
 from micronpu.base.errors import OptionError, first_line
 from micronpu.base.files import read_file
 from micronpu.base.parsing import parse_toml, toml_text
-from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 
 Settings: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]

@@ -24,7 +24,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
 from micronpu.quantize.running import FloatRun, Row

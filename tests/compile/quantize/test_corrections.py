@@ -17,7 +17,7 @@ from micronpu.frontend.tensors import attribute, held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize import ranges
 from micronpu.quantize.calibrate import calibrated, converted, quantize
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.nodes import state_ends
 from micronpu.quantize.ranges import only_kept
 from micronpu.quantize.weights import adaptive_rounding, equalize

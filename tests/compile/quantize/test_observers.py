@@ -133,6 +133,19 @@ def test_a_range_is_widened_for_few_values_only():
     assert float(chosen.calculate_qparams()[0]) == pytest.approx(0.01)
 
 
+def test_a_checkpoint_holds_what_is_counted():
+    made, fresh = (observers.LeastErrorObserver(torch.int8, -128, 127, torch.per_tensor_affine) for _ in range(2))
+    made(torch.randn(4, 256).relu())
+    fresh.load_state_dict(made.state_dict())
+    assert fresh.zeros == made.zeros > 0
+    made.settle(torch.tensor(-1.0), torch.tensor(2.0))
+    fresh.load_state_dict(made.state_dict())
+    assert fresh.calculate_qparams() == made.calculate_qparams()
+    older = made.state_dict()
+    older["_extra_state"] = older["_extra_state"][:4]
+    fresh.load_state_dict(older)
+
+
 def test_symmetric_ranges_pay_for_both_sides():
     x = DISTRIBUTIONS["after relu"]
     scale, zero_point = observer(x, qscheme=torch.per_tensor_symmetric).calculate_qparams()

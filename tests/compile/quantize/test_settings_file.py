@@ -17,7 +17,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_quantize
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize.calibrate import quantize
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.settings_file import configure, read_quantization
 
 WHOLE = {

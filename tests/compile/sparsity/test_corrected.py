@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from micronpu import SparsityOptions
 from micronpu.frontend.exported import exported
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.entry import Transforms
 from micronpu.transforms.sparsity.judge import TRIED, Judge, nearest, with_corrections

@@ -1,6 +1,6 @@
 """The solver: which qparams every value of a float program gets.
 
-    requirements    operators ask for qparams, by what they declare        before calibration
+    requirements    operators ask for qparams, by what they declare
     groups          values with equal qparams get one observer
     neighbours      readers and producers limit what observers learn
 

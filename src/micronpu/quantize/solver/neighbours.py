@@ -37,7 +37,7 @@ from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import is_mask
 from micronpu.quantize.solver.values import Place, State, Value, Values
-from micronpu.quantize.thresholds import LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
+from micronpu.quantize.thresholds import ADDENDS_DEPTH, LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
 
 Ends: TypeAlias = tuple[float, float]
 UNLIMITED: Ends = (-math.inf, math.inf)
@@ -119,7 +119,7 @@ def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
     """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
     made, read = dict[Value, Ends](), dict[Value, Ends]()
     for value in values.all:
-        selected = [(value.added, value.added), *(made[v] for v in value.float_operands)] if _selects(value) else ()
+        selected = [(value.padding, value.padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
         made[value] = value.clamps_to if value.is_clamp else _union(selected)
     for value in reversed(values.all):
         read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
@@ -344,7 +344,7 @@ def _hides(value: Value) -> bool:
     return any(is_mask(addend) for addend in _addends(value) if not addend.is_stored and not addend.is_input)
 
 
-def _addends(value: Value, depth: int = 16) -> Iterator[Value]:
+def _addends(value: Value, depth: int = ADDENDS_DEPTH) -> Iterator[Value]:
     """Yield a value, and the addends of it through operators that only move it."""
     yield value
     if depth and (value.form is Form.SUM or value.moves):

@@ -1,4 +1,8 @@
-"""Specs of qparams, derived from the rules of the operators' definitions in `micronpu.ops`."""
+"""Specs of qparams, derived from the rules of the operators' definitions in `micronpu.ops`.
+
+A result gets its own qparams, those of its operand, or fixed ones.  An operand is read with the qparams that its own
+operator prescribes, or else with learnt ones.  A value that is only read with zero point 0 gets it at its origin.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.frontend.tensors import copied
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.calibrate import quantize
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.transforms.sparsity.distill import difference, is_scores, relative_error
 from micronpu.transforms.sparsity.layers import LeftDense, PrunableLayer, Row, batches, results
