@@ -42,7 +42,7 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
-from micronpu.verify.judge import compared, expected_changes
+from micronpu.verify.judge import compared, expected_changes, sources_of
 from micronpu.verify.sensitivity import Fidelity, Path, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
@@ -278,8 +278,7 @@ class Search:
         tried = self.explored(start)
         most = self.allowed.slowdown * start.cycles
         best = self.best(tried, most)
-        if not best.is_near:
-            best = self.on_core(best, most)
+        best = best if best.is_near else self.on_core(best, most)
         return Chosen(best.module, self.frontier(tried, best, start), best.results)
 
     def explored(self, start: Tried) -> list[Tried]:
@@ -322,12 +321,15 @@ class Search:
     ) -> Tried:
         results = run_recordings(module, self.trial.recordings)
         fidelity = self.fidelity_of(self.trial, results)
-        accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= at.FAR else None
-        lost = 0.0
-        if accuracy is not None and (metric := accuracy.metric) is not None:
+        judges = self.trial.metric is not None or fidelity.score >= at.FAR
+        accuracy = compared(results, self.trial, sources_of(module)) if judges else None
+        lost, metric = 0.0, None if accuracy is None else accuracy.metric
+        if metric is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
         differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees))
+        if accuracy is not None and metric is None:  # a part of an output may differ, such as scores beside pixels
+            differs = differs or (accuracy.sqnr or math.inf) < at.FAR
         if at.NEAR <= fidelity.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
             most = CHANGED if not self.trials else CHANGED / 2
             differs = differs or expected_changes(results, self.trial) > most
@@ -425,8 +427,7 @@ class Search:
         if "projections" in cure:
             return not has_magnitudes(self.module)
         if "fit_ranges" in cure:
-            rows = min(sum(map(len, self.sequences)), 100)
-            costs = sum(self.work.values()) * rows
+            costs = sum(self.work.values()) * min(sum(map(len, self.sequences)), 100)
             return tried.activations != "int8" or (
                 not self.allowed.everything and (tried.is_near or costs > at.FIT_WORK)
             )
@@ -521,9 +522,7 @@ class Search:
         settings = merged(best.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
         more = f"{best.more} with {plural(len(parts), 'operator')} in float on the core"
         made = self.quantized(best.activations, settings, best.names, more)
-        if made is None or made.gains_on(best) < at.CORE_GAIN:
-            return best
-        made = self.priced(made)
+        made = best if made is None or made.gains_on(best) < at.CORE_GAIN else self.priced(made)
         return made if made.cycles <= max(most, best.cycles) else best
 
     def best(self, tried: Sequence[Tried], most: float) -> Tried:

@@ -17,11 +17,13 @@ from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d, TransposeConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.matmul import FullyConnected
-from micronpu.ops.movement import Pad, Reshape
+from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.slicing import Concat
 from micronpu.passes import run_passes
+from micronpu.targets.ethosu.legalize import legalize
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites.conversions import FuseConversions
 
 NARROW, WIDE = DType.INT8, DType.INT16
@@ -202,6 +204,9 @@ def kept() -> dict[str, tuple[Graph, int]]:
         1,
     )
     rows = Rows()
+    first = rows.convert(rows.x(NARROW, 1, 8, 8, 4), WIDE, QPARAMS[WIDE])
+    found["an operand of a concatenation"] = rows.finish(rows.emit(Concat(3), first, rows.x(WIDE, 1, 8, 8, 2))), 1
+    rows = Rows()
     y = OPERATORS["transposed"](rows, rows.x(NARROW, 1, 9, 7, 8))
     found["int16 of a transposed convolution"] = rows.finish(rows.convert(y, WIDE)), 1
     rows = Rows()
@@ -238,3 +243,14 @@ def test_what_the_compiler_refuses_stays(refused: type[Op]) -> None:
         return not isinstance(node.op, refused) or (refused is Conv2d and node.output.type.dtype is WIDE)
 
     assert [dtype for dtype, _ in conversions(fused(graph, accepts))] == [NARROW]
+
+
+def test_a_transpose_that_a_pass_moves_back() -> None:
+    """The conversion moves behind the transpose, which is cheaper in int8, and the transpose behind the conversion."""
+    rows = Rows()
+    widened = rows.convert(rows.x(NARROW, 1, 6, 16), WIDE, QPARAMS[WIDE])
+    y = rows.emit(Add(), rows.x(WIDE, 1, 16, 6), rows.emit(Transpose((0, 2, 1)), widened), qparams=RESULTS[WIDE])
+    graph = rows.finish(y)
+    made = legalize(graph.clone(), EthosUOptions("ethos-u55-128"), accepts=lambda node: True)
+    assert sorted(node.op.name for node in made.nodes) == ["add", "requantize", "transpose"]
+    assert np.array_equal(interpret(made, samples(graph))[0], interpret(graph, samples(graph))[0])

@@ -34,17 +34,18 @@ class FuseConversions(Pass):
         self._accepts = accepts
 
     def run(self, graph: Graph) -> bool:
-        if not any(map(_converts, graph.nodes)) or not all(map(self._accepts, graph.nodes)):
-            return False
+        count = sum(map(_converts, graph.nodes))
         for instead in (self._reading, self._writing):  # int8 is read faster than int16 is written for it
-            walk = Walk(graph)
-            for node in walk:
-                before = walk.producer.get(node.inputs[0])
-                if before is not None and (made := instead(before, node, walk)) is not None:
-                    walk.replace(node.output, made)
-            if walk.changed:
-                return True
-        return False
+            changed = count > 0
+            while changed and all(map(self._accepts, graph.nodes)):
+                walk = Walk(graph)
+                for node in walk:
+                    before = walk.producer.get(node.inputs[0])
+                    if before is not None and (made := instead(before, node, walk)) is not None:
+                        walk.replace(node.output, made)
+                changed = walk.changed
+                graph.remove_dead()
+        return sum(map(_converts, graph.nodes)) < count  # other passes may move back one that has only moved
 
     def _reading(self, conversion: Node, node: Node, walk: Walk) -> Tensor | None:
         """Return the result of a node that reads the int8 operand of a conversion instead; None if it cannot."""
@@ -54,7 +55,7 @@ class FuseConversions(Pass):
         if isinstance(node.op, Rescaling) and (operands := _with_operand(node, x)) is not None:
             made = self.make(replace(node.op, dtype=node.output.type.dtype), operands, origin, node.output.type.qparams)
             return walk.insert(made) if self._accepts(made) else None
-        if not _moves(node) or not walk.read_once(conversion.output):
+        if len(node.inputs) > 1 or not _moves(node) or not walk.read_once(conversion.output):
             return None
         moved = walk.insert(self.make(node.op, [x], node.origin))
         return walk.insert(self.make(conversion.op, [moved], conversion.origin, node.output.type.qparams))
@@ -66,9 +67,8 @@ class FuseConversions(Pass):
         """
         y, type, op = node.outputs[0], conversion.outputs[0].type, node.op
         readers = walk.users.get(y, [])  # none of a new node
-        if readers[:1] != [conversion] or y in walk.outputs:
-            return None
-        if not all(_converts(reader) and reader.output.type == type for reader in readers):
+        alike = all(_converts(reader) and reader.output.type == type for reader in readers)
+        if readers[:1] != [conversion] or y in walk.outputs or not alike:
             return None
         narrows = type.dtype is DType.INT8
         if isinstance(op, Rescaling) and (narrows or not isinstance(op, TransposeConv2d)):
