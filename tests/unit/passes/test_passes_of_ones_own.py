@@ -182,3 +182,17 @@ def test_the_graph_behind_each_pass_goes_to_a_folder(tmp_path) -> None:
     assert "maximum(" in files[steps.index("merge_equal_operands") - 1].read_text()
     assert "maximum(" not in own.read_text()
     assert picture(before) == picture(graph()), "the graph itself stays as it is"
+
+
+def test_what_no_pipeline_is_made_of() -> None:
+    with pytest.raises(OptionError, match="it is a tuple of phases"):
+        Pipeline(phases=[*Pipeline().phases])  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="No installed package has a pass 'nothing'"):
+        Pipeline().before("merge_reshapes", "nothing")
+
+
+def test_without_passes_of_ones_own_a_broken_graph_is_a_defect() -> None:
+    broken = graph()
+    broken.nodes[0].output.type = dataclasses.replace(broken.nodes[0].output.type, shape=(1, 2, 3, 4))
+    with pytest.raises(InternalError):
+        Pipeline(phases=()).run(broken)

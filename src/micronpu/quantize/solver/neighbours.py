@@ -143,7 +143,7 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
 
 
 def _selects(value: Value) -> bool:
-    """Return True if each element is one of an operand, so that clamps in front of the operator are as good."""
+    """Return True if each element is one of an operand, so that clamps before the operator give the same result."""
     return value.moves or (value.rule is not None and (value.rule.output, value.rule.new_values) == _SELECTION)
 
 
