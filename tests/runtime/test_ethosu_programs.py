@@ -17,7 +17,7 @@ from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 import micronpu
-from micronpu.base.errors import MicroNpuError, OptionError, PayloadError
+from micronpu.base.errors import MicroNpuError, NotOnHostError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUOptions, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
@@ -158,7 +158,7 @@ def test_graph_runs_where_the_simulator_knows_no_better(monkeypatch: pytest.Monk
     with pytest.warns(UserWarning, match="register 0x1ff"), HostProgram(compiled(carry_graph=True).buffer) as program:
         got = program.run(*inputs(3))
     assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
-    with pytest.raises(PayloadError, match=r"cannot run here: The stream sets .* carry_graph=True"):
+    with pytest.raises(NotOnHostError, match=r"cannot run here: The stream sets .* carry_graph=True"):
         HostProgram(compiled(verify_streams=False).buffer).run(*inputs(3))
 
 

@@ -78,7 +78,7 @@ class PayloadError(MicroNpuError):
 
 
 class NotOnHostError(PayloadError):
-    """A valid program that is not for this machine: it has microcode, or calls kernels that are missing here."""
+    """A valid program that is not for this machine: it has microcode, or what it needs is missing here."""
 
 
 class ConverterError(MicroNpuError):
@@ -102,7 +102,7 @@ class RuntimeUnavailableError(MicroNpuError):
 
 
 class WrongResultError(MicroNpuError):
-    """A compiled program computes different results than the quantized model it was compiled from."""
+    """A compiled program fails, or computes different results than the quantized model it was compiled from."""
 
 
 class BudgetError(MicroNpuError):

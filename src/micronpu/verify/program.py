@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
+from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.frontend.integers import IntegerIO
@@ -36,6 +36,7 @@ from micronpu.verify.judge import judge
 from micronpu.verify.thresholds import ALONE, ALONE_INT16, DIFFERENCE, EXACT, GROWTH, ROUNDED, TRIES, UNKNOWN
 
 Tensors = tuple[torch.Tensor, ...]
+_REPORT = "options that leave the operator out, verify=False to have the program, and a report of this defect"
 
 
 class Runnable(Protocol):
@@ -117,26 +118,27 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         reads: by partition, the nodes of the quantized module whose integers it reads.
 
     Raises:
-        WrongResultError: a result is further off than rounding explains; names the first operator that is.
+        WrongResultError: the program fails, which names its partitions; or a result is further off than rounding
+            explains, which names the first operator that is.
     """
     trial, rows, wanted = expected.trial, expected.rows, expected.results
     module = program.quantized
     assert isinstance(module, GraphModule)
     if not rows:
         return Verified(Agreement(reason="there are no inputs to run it on"))
-    accuracy, told = expected.accuracy, expected.warnings
     try:
         program._loaded()
         release()
         program.reset_states()
         results = [_floats(program.integer_io, program._results(*row)) for row in rows]
-    except MicroNpuError as error:
-        what, reason = f"The program was not run, so its results are not verified: {error.what}", error.what
-        if not isinstance(error, RuntimeUnavailableError):
-            what = f"This machine cannot run the program: {error.what}"
-            reason = f"this machine does not run it. {error.what}"
+    except (RuntimeUnavailableError, NotOnHostError) as error:
+        what = f"The program was not run on this machine, so its results are not verified: {error.what}"
         missing = ReportWarning(WARNING, NOT_VERIFIED, what, error.hint or "`micronpu doctor`")
-        return Verified(Agreement(reason=reason.rstrip(".")), accuracy, (missing, *told))
+        return Verified(Agreement(reason=error.what.rstrip(".")), expected.accuracy, (missing, *expected.warnings))
+    except MicroNpuError as error:
+        names = ", ".join(f"`{part.name}`" for part in program.partitions) or "none"
+        what = f"The compiled program fails on this machine (partitions of the NPU: {names}): {error.what}"
+        raise WrongResultError(what, hint=_REPORT) from error
     exact = trial.exact_rows
     program.reset_states()
     all_qparams = _all_qparams(module)
@@ -160,11 +162,10 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
                 if not _hangs_on_rounding(program, rows[: number + 1], index, qparams, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
-                continue
-            if found > largest or not bound:
+            elif found > largest or not bound:
                 largest, bound = max(found, largest), allowed
     agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound, tuple(sorted(hanging)))
-    return Verified(agreement, _with_program(accuracy, trial, results, wanted), told)
+    return Verified(agreement, _with_program(expected.accuracy, trial, results, wanted), expected.warnings)
 
 
 def _with_program(
@@ -301,8 +302,7 @@ def _wrong(
     return WrongResultError(
         f"The compiled program gives a result {index} that is {found:.3g} steps from that of the quantized model, "
         f"where at most {allowed:.3g} are expected.{where}",
-        hint="options that leave the operator out, verify=False to have the program all the same, and a report of "
-        "this defect",
+        hint=_REPORT,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError, RuntimeUnavailableError, WrongResultError
+from micronpu.compiler import assemble
+from micronpu.compiler.host import host_part, with_parts
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
+from micronpu.partition.device import CompiledPartition
 from micronpu.passes import run_passes
 from micronpu.quantize.data import held_out_rows
 from micronpu.targets.ethosu import recall
@@ -174,12 +178,29 @@ def test_a_program_that_leaves_the_npu_idle_begins_with_a_warning():
     assert [warning.rule for warning in program.report.warnings][:2] == ["nothing-delegated", "not-verified"]
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_program_that_fails_is_refused(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(part: CompiledPartition) -> CompiledPartition:
+        data = bytearray(part.payload)
+        data[200:260] = b"\x7f" * 60
+        return replace(part, data=bytes(data))
+
+    monkeypatch.setattr(
+        assemble, "host_part", lambda *given, **options: with_parts(host_part(*given, **options), spoilt)
+    )
+    with pytest.raises(
+        WrongResultError, match=r"fails on this machine \(partitions of the NPU: `conv2d`\): .* a report"
+    ):
+        compiled(target)
+    assert compiled(target, verify=False).report.agreement is None
+
+
 def test_what_cannot_run_here_is_said():
     class Inverse(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.erfinv(torch.tanh(x) * 0.5)
 
-    with pytest.warns(micronpu.AccuracyWarning, match="This machine cannot run the program"):
+    with pytest.warns(micronpu.AccuracyWarning, match="The program was not run on this machine, .* erfinv"):
         program = micronpu.compile(
             Inverse().eval(),
             DATA[0],
@@ -188,8 +209,9 @@ def test_what_cannot_run_here_is_said():
             verify=micronpu.Verification(allow_missing_kernels=True),
         )
     assert "not-verified" in [warning.rule for warning in program.report.warnings]
-    assert "this machine does not run it" in program.report.agreement.reason
-    assert "was not compared with the quantized model" in str(program.report)
+    assert "not compared with the quantized model: The program calls operators that the host" in str(
+        program.report.agreement
+    )
 
 
 def test_a_missing_tool_makes_no_other_program(monkeypatch):
@@ -211,7 +233,7 @@ def test_a_missing_tool_makes_no_other_program(monkeypatch):
     monkeypatch.setattr(simulator, "build_simulator", missing)
     recall.simulator_hash.cache_clear()
     try:
-        with pytest.warns(micronpu.AccuracyWarning, match="was not run, .* There is no C"):
+        with pytest.warns(micronpu.AccuracyWarning, match="was not run on this machine, .* There is no C"):
             unproved = made()
         with pytest.raises(micronpu.BudgetError, match="was not run"):
             made(strict=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.callers import warn
-from micronpu.base.errors import PayloadError
+from micronpu.base.errors import NotOnHostError, PayloadError
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
 from micronpu.host.litert_executor import Buffer, Executor, Mode, OperatorTrace
 from micronpu.host.proof import Reference
@@ -208,10 +208,10 @@ class StreamProgram:
         """Switch to the carried graph permanently.
 
         Raises:
-            PayloadError: there is none.
+            NotOnHostError: there is none.
         """
         if self._make_graph is None:
-            raise PayloadError(
+            raise NotOnHostError(
                 f"The Ethos-U program cannot run here: {error.what}",
                 hint="compile the model with carry_graph=True, so that its integer graph can run in its place",
             ) from error
