@@ -200,7 +200,7 @@ def test_what_cannot_run_here_is_said():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.erfinv(torch.tanh(x) * 0.5)
 
-    with pytest.warns(micronpu.AccuracyWarning, match="The program was not run on this machine, .* erfinv"):
+    with pytest.warns(micronpu.AccuracyWarning, match="The program was not run on this machine, .*::erfinv"):
         program = micronpu.compile(
             Inverse().eval(),
             DATA[0],
@@ -209,9 +209,7 @@ def test_what_cannot_run_here_is_said():
             verify=micronpu.Verification(allow_missing_kernels=True),
         )
     assert "not-verified" in [warning.rule for warning in program.report.warnings]
-    assert "not compared with the quantized model: The program calls operators that the host" in str(
-        program.report.agreement
-    )
+    assert "was not compared with the quantized model: The program calls" in str(program.report.agreement)
 
 
 def test_a_missing_tool_makes_no_other_program(monkeypatch):
