@@ -20,7 +20,7 @@ from benchmarks.anchors import Anchor, core_anchors
 
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
-from micronpu.compiler.quantized import quantized_module
+from micronpu.compiler.quantized import quantized_methods
 from micronpu.quantize.quantization import Quantization
 from micronpu.targets.cortexm.costs import RATES, core_cycles, fixed_cycles, work
 from micronpu.targets.registry import device_for
@@ -31,7 +31,7 @@ def nodes_of(network: str, core: str) -> list[Any]:
     module, x = next(a for a in core_anchors() if a.network == network).build()
     device = device_for(core)
     quantizer = Quantization().quantizer_for(device.quantizer)
-    quantized = quantized_module(module, (x,), quantizer, calibration=[(x,)], clock=Clock(None)).module
+    quantized = quantized_methods({"": (module, (x,))}, {"": quantizer}, {"": [(x,)]}, Clock(None))[""].module
     return [node for graph in host_part(quantized, device).core_graphs for node in graph.nodes]
 
 

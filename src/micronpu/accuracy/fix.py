@@ -24,7 +24,8 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
 from micronpu.frontend.checks import check_callback
-from micronpu.frontend.tensors import NO_STATES, copied
+from micronpu.frontend.tensors import copied
+from micronpu.quantize.calibrate import of_one
 from micronpu.quantize.data import Trial, in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -163,8 +164,7 @@ class _Fix:
 
     def run(self) -> Fixes:
         allowed = Allowed(self.quantizer, self.price, math.inf, cures=_CURES, helps=_helps, has_time=self.has_time)
-        sequences = [[row] for row in self.batches]
-        search = Search(self.subject.module, NO_STATES, sequences, self.choosing, allowed)
+        search = Search(self.subject.module, of_one([row] for row in self.batches), self.choosing, allowed)
         default = search.made("int8", {})
         default = replace(default, price=self.price(default.module))  # a target's refusal is the caller's to see
         tried = search.explored(default)

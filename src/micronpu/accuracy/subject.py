@@ -36,7 +36,7 @@ from micronpu.frontend.program import (
     qualified_name,
 )
 from micronpu.frontend.tensors import constant_nodes, copied
-from micronpu.quantize.calibrate import calibrated, converted
+from micronpu.quantize.calibrate import calibrated, finished, of_one
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -453,12 +453,12 @@ class Subject:
         Args:
             batches: choose the ranges.
         """
-        own = copied(self.module)
-        prepared = calibrated(own, [batches], quantizer, lambda done: notify("quantize", done / max(len(batches), 1)))
-        exact = copied(prepared)
+        quantizers, calls, count = {"": quantizer}, of_one([batches]), max(len(batches), 1)
+        prepared = calibrated({"": copied(self.module)}, calls, quantizers, lambda d: notify("quantize", d / count))
+        exact = copied(prepared[""])
         exact.requires_grad_(False)
         with quiet(), one_thread():
-            found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
+            found = SideBySide(exact, finished(prepared, calls, quantizers)[""])
             for number, row in enumerate(rows):
                 notify("blame", number / len(rows))
                 found.add(row)

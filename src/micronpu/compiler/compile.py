@@ -13,21 +13,22 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
-from micronpu.base.errors import ModelError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
 from micronpu.compiler.host import with_parts
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
-from micronpu.compiler.quantized import Methods, Quantized, quantized_methods, quantized_module
+from micronpu.compiler.quantized import Methods, Modules, check_methods, opened_methods, quantized_methods
 from micronpu.frontend.checks import Train, check_callback, check_is_no_state_dict
-from micronpu.frontend.export import as_inputs, input_names
+from micronpu.frontend.export import as_inputs
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
 from micronpu.partition.partition import Partitioning
 from micronpu.passes.pipeline import Pipeline
+from micronpu.quantize.data import HeldOut
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -126,36 +127,39 @@ def compile_model(
     """
     checks, request = Verification.of(verify), Transforms.of(transforms)
     check_callback(callback)
-    if isinstance(model, Mapping):
-        _check_methods(model, example_inputs, train, request)
-        target = example_inputs or target
+    given = _methods_of(model, example_inputs)
+    if "" in given:
+        calibration = {"": calibration}
     else:
-        network, example_inputs, calibration = opened(model, example_inputs, calibration)
+        target = example_inputs or target
+    methods, calibration = opened_methods(given, calibration)
     clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = request.passes or device.pipeline
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    quantized: dict[str, Quantized]
-    if isinstance(model, Mapping):
-        quantized = quantized_methods(model, device, how, calibration, checks, clock)
-    else:
-        fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights
-        one = quantized_module(
-            network,
-            example_inputs,
-            how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None),
-            calibration=calibration,
-            train=train,
-            clock=clock,
-            held_out=checks,
-            reduced=fewer,
-            float_too=checks.run,
-            allowed=None if train is not None or fewer is not None else allowed_by(how, device),
+    _check_several(methods, how, checks, train, request)
+    fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights
+    quantizers = {n: how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None) for n in methods}
+    if len(methods) > 1 and any(quantizer.settings.corrections.need_data for quantizer in quantizers.values()):
+        raise OptionError(
+            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
+            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
         )
-        proposal = one.proposal or ("" if train is not None else how.proposal)
-        quantized = {"": replace(one, names=input_names(network), proposal=proposal)}
+    quantized = quantized_methods(
+        methods,
+        quantizers,
+        calibration,
+        clock,
+        train=train,
+        held_out=checks,
+        reduced=fewer,
+        float_too=checks.run,
+        allowed=None if train is not None or fewer is not None or "" not in methods else allowed_by(how, device),
+    )
+    if train is None and "" in methods:
+        quantized = {name: replace(one, proposal=one.proposal or how.proposal) for name, one in quantized.items()}
     staged = [
         Staged.of(one, device, clock, checks, name=name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
@@ -170,19 +174,41 @@ def compile_model(
     return program_of(staged, target, checks, clock).made_of(basis)
 
 
-def _check_methods(methods: Mapping[Any, Any], example_inputs: Any, train: Train | None, request: Transforms) -> None:
+def _methods_of(model: Any, example_inputs: Any) -> Methods:
+    """Return the methods of the arguments; the name of the only model is ""."""
+    if not isinstance(model, Mapping):
+        return {"": (model, example_inputs)}
+    check_is_no_state_dict(model)
+    if example_inputs is not None and not isinstance(example_inputs, str):
+        raise ModelError(
+            "Each of several methods has its own `example_inputs`.",
+            hint='compile({"prefill": (model, example), "decode": (model, example)}, target)',
+        )
+    check_methods(model)
+    return model
+
+
+def _check_several(
+    methods: Modules, how: Quantization, checks: Verification, train: Train | None, request: Transforms
+) -> None:
     """Refuse arguments that do not fit several methods."""
-    check_is_no_state_dict(methods)
-    if train is not None or replace(request, passes=None) != Transforms():
+    if "" in methods:
+        return
+    if train is not None or request.reduces:
         what = "train" if train is not None else "transforms"
         raise ModelError(
             f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
             hint="train or transform the model first, and compile its methods then",
         )
-    if example_inputs is not None and not isinstance(example_inputs, str):
-        raise ModelError(
-            "Each of several methods has its own `example_inputs`.",
-            hint='compile({"prefill": (model, example), "decode": (model, example)}, target)',
+    if checks.data is not None or checks.metric is not None:
+        raise OptionError(
+            "`data` and `metric` judge one model, and each of several methods has its own outputs.",
+            hint="micronpu.evaluate of each method, or micronpu.compile of one",
+        )
+    if how.activations in ("auto", "accurate"):
+        raise OptionError(
+            f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
+            hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
         )
 
 
@@ -208,15 +234,14 @@ def check_model(
     device, how, clock = device_for(target, options), Quantization.of(quantization), Clock(None)
     network, inputs, calibration = opened(model, example_inputs, calibration)
     examples = as_inputs(inputs)
-    quantized = quantized_module(
-        network,
-        examples,
-        how.quantizer_for(device.quantizer, chooses=True),
-        calibration=[examples] if calibration is None else calibration,
-        clock=clock,
-        held_out=0,
+    quantized = quantized_methods(
+        {"": (network, examples)},
+        {"": how.quantizer_for(device.quantizer, chooses=True)},
+        {"": [examples] if calibration is None else calibration},
+        clock,
+        held_out=HeldOut(held_out=0),
         float_too=True,
-    )
+    )[""]
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()

@@ -25,7 +25,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
-from micronpu.frontend.tensors import States, copied
+from micronpu.frontend.tensors import copied, states_of
 from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
@@ -35,7 +35,7 @@ from micronpu.quantize.identities import has_magnitudes
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import Row, float_leaves, run_recordings, sizes_of
+from micronpu.quantize.running import Call, Row, float_leaves, run_recordings, sizes_of
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
@@ -211,8 +211,7 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
 
 def chosen(
     module: GraphModule,
-    states: States,
-    sequences: Sequence[Sequence[Row]],
+    sequences: Sequence[Sequence[Call]],
     trial: Trial,
     plain: GraphModule,
     allowed: Allowed,
@@ -223,7 +222,6 @@ def chosen(
 
     Args:
         module: the float model; it is not changed.
-        states: of the float model.
         sequences: calibration data.
         trial: samples or recordings for the evaluation, and the float model's results.
         plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
@@ -233,7 +231,7 @@ def chosen(
     if not trial.exact or sum(map(len, trial.recordings)) < fewest:
         return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
-        search = Search(module, states, sequences, trial, allowed, statistics)
+        search = Search(module, sequences, trial, allowed, statistics)
         with clock.early("verify"):
             start = search.rated(allowed.activations, plain, {})
         if start.serves:
@@ -246,7 +244,7 @@ class Search:
     """Makes programs of a float model, and evaluates them.
 
     Args:
-        module, states, sequences, trial, statistics: of `chosen`.
+        module, sequences, trial, statistics: of `chosen`.
 
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
@@ -256,13 +254,12 @@ class Search:
     def __init__(
         self,
         module: GraphModule,
-        states: States,
-        sequences: Sequence[Sequence[Row]],
+        sequences: Sequence[Sequence[Call]],
         trial: Trial,
         allowed: Allowed,
         statistics: FloatStatistics | None = None,
     ) -> None:
-        self.module, self.states, self.sequences, self.trial = module, states, sequences, trial
+        self.module, self.states, self.sequences, self.trial = module, states_of(module), sequences, trial
         self.allowed = allowed
         self.work = work_of(module)
         self.sizes = sizes_of(module)
@@ -379,11 +376,11 @@ class Search:
         Raises:
             MicroNpuError: the model cannot be quantized so.
         """
-        quantizer = self.allowed.quantizer(activations, settings)
+        quantizers = {"": self.allowed.quantizer(activations, settings)}
         if known is None:
-            fresh = copied(self.module)
-            known = calibrated(fresh, self.sequences, quantizer, None, self.states, self.statistics)
-        module = finished(copied(known), self.sequences, quantizer, self.states, self.statistics)
+            fresh = {"": copied(self.module)}
+            known = calibrated(fresh, self.sequences, quantizers, None, self.statistics)[""]
+        module = finished({"": copied(known)}, self.sequences, quantizers, self.statistics)[""]
         return replace(self.rated(activations, module, settings, names, more), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:

@@ -1,6 +1,6 @@
 """Quantized modules from the user's arguments: check, export, optionally make sparse, then train or calibrate.
 
-Several methods of a program are checked, exported and quantized together.
+The methods of a program are checked, exported and quantized together; one model is the only method, "".
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
-from micronpu.partition.device import Device
 from micronpu.program.io import VECTORS
-from micronpu.quantize.calibrate import Call, forget, quantize
+from micronpu.quantize.calibrate import calibrated, finished, forget
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.data import (
     CalibrationData,
@@ -44,17 +43,22 @@ from micronpu.quantize.data import (
     in_turn,
     of_model,
 )
-from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import Row
-from micronpu.quantize.shared import Member, check_qparams, quantize_methods
+from micronpu.quantize.running import Call, Row
+from micronpu.quantize.shared import check_qparams
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Reduce
 from micronpu.transforms.sparsity.layers import keep_what_is_sparse
 from micronpu.verify.static_checks import of_data
-from micronpu.verify.verification import Verification
+
+Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
+"""A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
+Methods: TypeAlias = Mapping[str, Method]
+Modules: TypeAlias = Mapping[str, tuple[nn.Module | ExportedProgram, Any]]
+"""Modules and their example inputs by method; the name of the only one is ""."""
+_EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
 
 
 @dataclass(frozen=True)
@@ -150,70 +154,105 @@ def _import_notes(module: GraphModule) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def quantized_module(
-    model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] | torch.Tensor,
-    quantizer: StaticQuantizer,
-    *,
+def quantized_methods(
+    methods: Modules,
+    quantizers: Mapping[str, StaticQuantizer],
     calibration: Any,
     clock: Clock,
+    *,
     train: Train | None = None,
-    held_out: HeldOut | int | None = None,
+    held_out: HeldOut | None = None,
     reduced: Reduce | None = None,
     float_too: bool = False,
     allowed: Allowed | None = None,
-) -> Quantized:
-    """Check all input, export and quantize.
+) -> dict[str, Quantized]:
+    """Check all input, export and quantize methods, which share states by the names of their buffers.
 
     Args:
+        methods, calibration: of `opened_methods`.
+        quantizers: by method.
+        train: trains the only method.
         reduced: makes weights sparse or of fewer bits; None to keep them.
+        float_too: also run the float models on the samples for the evaluation.
         allowed: limits of a search for the best program; None for no search.
-        float_too: also run the float model on the samples for the evaluation.
+
+    Raises:
+        MicroNpuError: methods disagree on a state, or anything that `micronpu.compile` raises.
     """
     with clock.step("export"):
-        given = exported(model, example_inputs)
-    if not given.is_float:
+        given = _exported(methods)
+    names = {name: input_names(model) for name, (model, _) in methods.items()}
+    if ready := [name for name, own in given.items() if not own.is_float]:
         if train is not None or reduced is not None:
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
-        return Quantized.of_integers(given)
-    sequences: list[list[Row]] = []
-    data = None
+        if len(ready) < len(given):
+            raise ModelError(
+                f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
+            )
+        made = {name: replace(Quantized.of_integers(own), names=names[name]) for name, own in given.items()}
+        check_qparams({name: one.module for name, one in made.items()})
+        return made
+    sequences: list[list[Call]] = []
+    data: dict[str, CalibrationData] = {}
     if train is None or reduced is not None:
-        data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
-        sequences = data.sequences
-    made = Quantized.of_float(given, data, quantizer)
+        sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
+    made = {n: replace(Quantized.of_float(own, data.get(n), quantizers[n]), names=names[n]) for n, own in given.items()}
     if reduced is not None:
+        quantizers = dict(quantizers)
         with clock.step("sparsify") as progress:
-            given, quantizer, report, notes = reduced(given, sequences, quantizer, progress)
-        made = replace(made, sparsity=report, notes=notes)
+            for name, own in given.items():
+                given[name], quantizers[name], report, notes = reduced(
+                    own, data[name].sequences, quantizers[name], progress
+                )
+                made[name] = replace(made[name], sparsity=report, notes=notes)
     if train is not None:
-        if calibration is not None and reduced is None:
+        if reduced is None and any(own is not None for own in calibration.values()):
             raise ModelError(
                 "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
                 hint="leave out one of them",
             )
-        check_stateless(given.states)
-        from micronpu.quantize.qat import train_or_calibrate
-
         with clock.step("train"):
-            program = export_for_training(given.model, given.examples)
-            module = train_or_calibrate(program, [given.examples], quantizer, train, keep_what_is_sparse)
-        return made.quantized(module, quantizer)
+            modules = {name: _trained(own, quantizers[name], train) for name, own in given.items()}
+    else:
+        for name, own in given.items():
+            mark_for_calibration(own, data[name].sequences)
+        modules, made = _calibrated(given, made, sequences, quantizers, clock, allowed)
+    return {name: one.quantized(modules[name], quantizers[name]) for name, one in made.items()}
+
+
+def _trained(given: Exported, quantizer: StaticQuantizer, train: Train) -> GraphModule:
+    check_stateless(given.states)
+    from micronpu.quantize.qat import train_or_calibrate
+
+    program = export_for_training(given.model, given.examples)
+    return train_or_calibrate(program, [given.examples], quantizer, train, keep_what_is_sparse)
+
+
+def _calibrated(
+    given: Mapping[str, Exported],
+    made: dict[str, Quantized],
+    sequences: Sequence[Sequence[Call]],
+    quantizers: Mapping[str, StaticQuantizer],
+    clock: Clock,
+    allowed: Allowed | None,
+) -> tuple[dict[str, GraphModule], dict[str, Quantized]]:
+    """Return the quantized modules, and `made` with the results of the search for them."""
     calls = sum(map(len, sequences))
-    mark_for_calibration(given, sequences)
-    second = copied(given.module) if allowed is not None else None  # the first copy is consumed
+    floats = {name: own.module for name, own in given.items()}
+    second = copied(floats) if allowed is not None else None  # the first copy is consumed
     statistics = FloatStatistics() if second is not None else None
     with clock.step("quantize") as progress:
-        module = quantize(
-            given.module, sequences, quantizer, lambda done: progress(done / calls), given.states, statistics
-        )
-        forget(given.module, module)
-    if second is not None and allowed is not None:
-        found = chosen(second, given.states, sequences, made.trial, module, allowed, clock, statistics)
-        made = replace(made, frontier=found.frontier, results=found.results, proposal=found.proposal)
-        module = found.module
-    return made.quantized(module, quantizer)
+        prepared = calibrated(floats, sequences, quantizers, lambda done: progress(done / calls), statistics)
+        modules = finished(prepared, sequences, quantizers, statistics)
+        for name, module in floats.items():
+            forget(module, modules[name])
+    if second is None or allowed is None:
+        return modules, made
+    ((name, one),) = made.items()
+    found = chosen(second[name], sequences, one.trial, modules[name], allowed, clock, statistics)
+    one = replace(one, frontier=found.frontier, results=found.results, proposal=found.proposal)
+    return {name: found.module}, {name: one}
 
 
 def _steps(quantizer: StaticQuantizer) -> int:
@@ -229,57 +268,11 @@ def _of_quantized(warnings: Iterable[ReportWarning], module: GraphModule) -> tup
     return tuple(w for w in warnings if w.rule != "unlike-features" or w.node in raw)
 
 
-# ---------------------------------------------------------------- several methods
-
-Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
-"""A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
-Methods: TypeAlias = Mapping[str, Method]
-_EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
-
-
-def quantized_methods(
-    methods: Methods, device: Device, how: Quantization, calibration: Any, checks: Verification, clock: Clock
-) -> dict[str, Quantized]:
-    """Check, export and quantize several methods, which share states by the names of their buffers.
-
-    Args:
-        calibration: calibration data by method, as for `micronpu.compile`; or a list of sequences of calls of any
-            method, ``[[("prefill", inputs), ("decode", inputs), ...], ...]``.
-
-    Raises:
-        MicroNpuError: methods disagree on a state, or anything that `micronpu.compile` raises.
-    """
-    if checks.data is not None or checks.metric is not None:
-        raise OptionError(
-            "`data` and `metric` judge one model, and each of several methods has its own outputs.",
-            hint="micronpu.evaluate of each method, or micronpu.compile of one",
-        )
-    if how.activations in ("auto", "accurate"):
-        raise OptionError(
-            f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
-            hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
-        )
-    methods, calibration = _opened(_checked(methods), calibration)
-    quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in methods}
-    if next(iter(quantizers.values())).settings.corrections.need_data:
-        raise OptionError(
-            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
-            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
-        )
-    with clock.step("export"):
-        given = _exported(methods)
-    if any(method.is_float for method in given.values()):
-        quantized = _quantized(given, quantizers, calibration, checks, clock)
-    else:
-        quantized = {name: Quantized.of_integers(method) for name, method in given.items()}
-        check_qparams({name: one.module for name, one in quantized.items()})
-    return {name: replace(one, names=input_names(methods[name][0])) for name, one in quantized.items()}
-
-
 # ---------------------------------------------------------------- the user's arguments
 
 
-def _checked(methods: Methods) -> Methods:
+def check_methods(methods: Mapping[Any, Any]) -> None:
+    """Refuse what is no dictionary of methods."""
     if not methods:
         raise ModelError("The dictionary of methods is empty.", hint=_EXAMPLE)
     for name, value in methods.items():
@@ -289,12 +282,17 @@ def _checked(methods: Methods) -> Methods:
             raise ModelError(
                 f"The method `{name}` is {described(value)}; it is a model with its example inputs.", hint=_EXAMPLE
             )
-    return methods
 
 
-def _opened(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
-    """Return methods as modules, and their calibration data, with inputs in order."""
-    found: dict[str, Method] = {}
+def opened_methods(methods: Methods, calibration: Any) -> tuple[Modules, Any]:
+    """Return methods as modules, and their calibration data, with inputs in order.
+
+    Args:
+        methods: by name; the name of the only one is "".
+        calibration: calibration data by method, as for `micronpu.compile`; or a list of sequences of calls of any
+            method, ``[[("prefill", inputs), ("decode", inputs), ...], ...]``.
+    """
+    found = {}
     for name, (model, examples) in methods.items():
         own = calibration.get(name) if isinstance(calibration, Mapping) else None
         with _named(name):
@@ -315,27 +313,31 @@ def _opened(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
     return found, calibration
 
 
-def _exported(methods: Methods) -> dict[str, Exported]:
+def _exported(methods: Modules) -> dict[str, Exported]:
     """Return all methods as graphs. A buffer that one of them writes is a state of each that reads it."""
-    programs: dict[str, Any] = {}
+    programs: dict[str, Any] = {name: model for name, (model, _) in methods.items()}
+    paths = set[str]()
+    if len(methods) > 1:
+        for name, (model, examples) in methods.items():
+            with _named(name):
+                programs[name] = model if isinstance(model, GraphModule) else export(model, as_inputs(examples))
+        paths = {path for program in programs.values() for path in written(graph_module(program))}
+    given = {}
     for name, (model, examples) in methods.items():
         with _named(name):
-            programs[name] = model if isinstance(model, GraphModule) else export(model, as_inputs(examples))
-    paths = {path for program in programs.values() for path in written(graph_module(program))}
-    given = {}
-    for name, (_, examples) in methods.items():
-        with _named(name):
-            given[name] = exported(programs[name], examples, paths)
+            given[name] = replace(exported(programs[name], examples, paths), model=model)
     _check_states(given)
     return given
 
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Add the name of the method to errors."""
+    """Add the name of the method to errors; that of the only one is ""."""
     try:
         yield
     except MicroNpuError as error:
+        if not name:
+            raise
         raise type(error)(f"Method `{name}`: {error.what}", hint=error.hint) from error
 
 
@@ -375,37 +377,8 @@ def _check_states(given: Mapping[str, Exported]) -> None:
                 )
 
 
-# ---------------------------------------------------------------- quantized together
-
-
-def _quantized(
-    given: Mapping[str, Exported],
-    quantizers: Mapping[str, StaticQuantizer],
-    calibration: Any,
-    checks: Verification,
-    clock: Clock,
-) -> dict[str, Quantized]:
-    ready = [name for name, own in given.items() if not own.is_float]
-    if ready:
-        raise ModelError(
-            f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
-        )
-    sequences, data = _data(given, calibration, checks)
-    made, members = {}, []
-    for name, own in given.items():
-        made[name] = Quantized.of_float(own, data[name], quantizers[name])
-        mark_for_calibration(own, data[name].sequences)
-        members.append(Member(name, own.module, own.states, quantizers[name]))
-    calls = sum(map(len, sequences))
-    with clock.step("quantize") as progress:
-        modules = quantize_methods(members, sequences, lambda done: progress(done / calls))
-        for name, own in given.items():
-            forget(own.module, modules[name])
-    return {name: one.quantized(modules[name], quantizers[name]) for name, one in made.items()}
-
-
 def _data(
-    given: Mapping[str, Exported], calibration: Any, checks: Verification
+    given: Mapping[str, Exported], calibration: Any, held_out: HeldOut, float_too: bool
 ) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
     """Return calibration data as sequences of calls, and the data of each method."""
     if calibration is None or isinstance(calibration, Mapping):
@@ -423,19 +396,19 @@ def _data(
         data = {}
         for name, own in given.items():
             with _named(name):
-                data[name] = CalibrationData.of(own, known[name], checks.held_out, float_too=checks.run)
+                data[name] = CalibrationData.of(own, known[name], held_out, float_too=float_too)
         return [[(name, row) for row in rows] for name, own in data.items() for rows in own.sequences], data
-    return _calls(given, calibration, checks)
+    return _calls(given, calibration, held_out, float_too)
 
 
 def _calls(
-    given: Mapping[str, Exported], calibration: Any, checks: Verification
+    given: Mapping[str, Exported], calibration: Any, held_out: HeldOut, float_too: bool
 ) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
     """Return the same for sequences in which methods alternate."""
     hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
     if isinstance(calibration, str) or not isinstance(calibration, Sequence):
         raise ModelError(f"Calibration data of several methods is {described(calibration)}.", hint=hint)
-    if checks.held_out:
+    if held_out.held_out:
         raise OptionError(
             "`held_out` counts samples of one method, and in the calibration data methods alternate.",
             hint="held_out=0, or calibration data by method",
@@ -460,7 +433,7 @@ def _calls(
         own_calls = [[row for called, row in sequence if called == name] for sequence in sequences]
         if not any(own_calls):
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
-        data[name] = CalibrationData.of_calls(own, own_calls, float_too=checks.run)
+        data[name] = CalibrationData.of_calls(own, own_calls, float_too=float_too)
     return sequences, data
 
 

@@ -1,4 +1,4 @@
-"""The PT2E flow from a float model to a quantized one."""
+"""The PT2E flow from float models, the methods of a program, to quantized ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.tensors import KEY, NO_STATES, States, held, lift, states_of
+from micronpu.frontend.tensors import KEY, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.calibration_cache import (
     FloatStatistics,
@@ -30,7 +30,6 @@ from micronpu.quantize.calibration_cache import (
     restore_all,
     unpack_observers,
 )
-from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.float64 import runnable
@@ -40,15 +39,14 @@ from micronpu.quantize.norms import mark_standardisation, mark_uneven
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
-from micronpu.quantize.running import Row, seen_calls
+from micronpu.quantize.running import Call, Row, seen_calls
+from micronpu.quantize.shared import check_qparams, level_norms, name_lines, share_qparams
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.weights import correct
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import is_guard
 
 Progress = Callable[[int], None]
-Call: TypeAlias = tuple[str, Row]
-"""Name of a method, and its inputs."""
 
 
 @contextlib.contextmanager
@@ -109,47 +107,60 @@ def run_call(number: int, step: Callable[[], Any]) -> Any:
         ) from error
 
 
-def calibrated(
-    module: GraphModule,
-    sequences: Sequence[Sequence[Row]],
-    quantizer: Any,
-    progress: Progress | None = None,
-    states: States = NO_STATES,
-    statistics: FloatStatistics | None = None,
-) -> GraphModule:
-    """Return the float module with calibrated observers.
+def of_one(sequences: Iterable[Sequence[Row]]) -> list[list[Call]]:
+    """Return calibration data of the only method, whose name is ""."""
+    return [[("", row) for row in sequence] for sequence in sequences]
 
-    torchao prepares it for other packages' quantizers and for unsupported operators; otherwise this package does the
+
+def of_method(name: str, sequences: Sequence[Sequence[Call]]) -> list[list[Row]]:
+    """Return the calls of one method in the sequences that call it."""
+    found = ([row for called, row in sequence if called == name] for sequence in sequences)
+    return [calls for calls in found if calls]
+
+
+def calibrated(
+    modules: Mapping[str, GraphModule],
+    sequences: Sequence[Sequence[Call]],
+    quantizers: Mapping[str, Any],
+    progress: Progress | None = None,
+    statistics: FloatStatistics | None = None,
+) -> dict[str, GraphModule]:
+    """Return the float modules of all methods with calibrated observers.
+
+    torchao prepares them for other packages' quantizers and for unsupported operators; otherwise this package does the
     same.
 
     Args:
-        sequences: inputs of calls, one after the other; states are reset for each sequence.
+        modules: by method, with lifted states; they are consumed.
+        sequences: successive calls of any method; states are reset for each sequence.
+        quantizers: by method.
         progress: called with the number of finished calls.
-        states: of the module, if it has lifted ones.
         statistics: of earlier quantizations with these sequences; None for none.
+
+    Raises:
+        ModelError: the methods need different qparams for a state, or a call cannot be computed.
     """
-    prepared = observed(module, quantizer, sequences, states)
+    prepared = observed(modules, sequences, quantizers)
     keys = observer_keys(prepared) if statistics is not None else {}
     known = statistics.known(keys) if statistics is not None else {}
     is_known = 0 < len(keys) == len(known)
-    entry = None if is_known else calibration_entry(prepared, states, sequences)
+    entry = None if is_known else calibration_entry(prepared, sequences)
     if entry is not None and (stored := entry.read()) is not None:
         unpack_observers(prepared, stored)
         is_known = True
     else:
         restore_all(known)
     if is_known:
-        _end(prepared)
         if progress is not None:
             progress(sum(map(len, sequences)))
-        return prepared
-    calls = [[("", row) for row in sequence] for sequence in sequences]
-    far = observe_calls({"": prepared}, {"": states}, calls, progress, knows_some=bool(known))
-    if statistics is not None and far.are_kept:
-        statistics.keep(keys)
-    if entry is not None:
-        entry.write(pack_observers(prepared))
-    _end(prepared)
+    else:
+        far = observe_calls(prepared, sequences, progress, knows_some=bool(known))
+        if statistics is not None and far.are_kept:
+            statistics.keep(keys)
+        if entry is not None:
+            entry.write(pack_observers(prepared))
+    for module in prepared.values():
+        _end(module)
     return prepared
 
 
@@ -172,7 +183,6 @@ def _observing(module: GraphModule) -> GraphModule:
 
 def observe_calls(
     prepared: Mapping[str, GraphModule],
-    states: Mapping[str, States],
     sequences: Sequence[Sequence[Call]],
     progress: Progress | None,
     *,
@@ -182,11 +192,10 @@ def observe_calls(
 
     Args:
         prepared: modules by method, which may share observers.
-        states: of each method; they are reset for each sequence.
         progress: called with the number of finished calls.
         knows_some: some observers have learnt already.
     """
-    number, far = 0, FarValues()
+    number, far, states = 0, FarValues(), _states_of(prepared)
     runs, later = dict[str, GraphModule](), dict[str, GraphModule]()
 
     def observed_call(name: str, *given: torch.Tensor) -> Any:
@@ -214,6 +223,10 @@ def observe_calls(
                 stack.enter_context(unobserved(module))
             far.clamp(lambda run: _results(states, sequences, lambda name, *given: run(runs[name], *given)))
     return far
+
+
+def _states_of(modules: Mapping[str, GraphModule]) -> dict[str, States]:
+    return {name: states_of(module) for name, module in modules.items()}
 
 
 def _results(
@@ -255,34 +268,42 @@ def _end(prepared: GraphModule) -> None:
 
 
 def observed(
-    module: GraphModule,
-    quantizer: Any,
-    sequences: Sequence[Sequence[Row]] = (),
-    states: States = NO_STATES,
-) -> GraphModule:
-    """Return the float module with empty observers; the given module is consumed.
+    modules: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]], quantizers: Mapping[str, Any]
+) -> dict[str, GraphModule]:
+    """Return the float modules with empty observers, which methods share where they compute the same.
 
     Args:
-        sequences: calibration data, which decide where norms need int16; without any, none do.
-        states: of the module, if it has lifted ones.
+        sequences: calibration data, which decide where norms need int16.
     """
     from micronpu.quantize.decompose import fold_batch_norms
 
-    settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
-    for node in module.graph.find_nodes(op="call_module"):
-        if is_guard(module.get_submodule(str(node.target))):  # shapes are checked elsewhere
-            module.graph.erase_node(node)
+    made = {}
+    if is_joint := len(modules) > 1:
+        name_lines(modules.values())
     with quiet(), torch.no_grad(), one_thread():
-        if settings is not None and settings.io is None:
-            mark_standardisation(module, sequences, settings.default)
-        # Done before torch folds batch norms, since it writes into weights that other layers may share.
-        fold_batch_norms(module)
-        if sequences:
-            mark_uneven(module, sequences, states)
-        prepared = _prepared(module, quantizer)
-        _hand_on_states(module, prepared)
-        prepare_loops(prepared, quantizer, _prepared)
-    return prepared
+        for name, module in modules.items():
+            for node in module.graph.find_nodes(op="call_module"):
+                if is_guard(module.get_submodule(str(node.target))):  # shapes are checked elsewhere
+                    module.graph.erase_node(node)
+            settings = getattr(quantizers[name], "settings", None)  # torchao's own quantizers have none
+            calls = of_method(name, sequences)
+            if settings is not None and settings.io is None:
+                mark_standardisation(module, calls, settings.default)
+            # Done before torch folds batch norms, since it writes into weights that other layers may share.
+            fold_batch_norms(module)
+            if calls:
+                mark_uneven(module, calls, states_of(module))
+        if is_joint:
+            level_norms(modules.values())
+        for name, module in modules.items():
+            made[name] = _prepared(module, quantizers[name])
+            _hand_on_states(module, made[name])
+            prepare_loops(made[name], quantizers[name], _prepared)
+            if is_joint:  # before calibration: whether a part has its own qparams must not differ between methods
+                settle_concat_groups(made[name])
+    if is_joint:
+        share_qparams(made)
+    return made
 
 
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
@@ -314,57 +335,54 @@ def _hand_on_states(module: GraphModule, made: GraphModule) -> None:
         made.meta[KEY] = module.meta[KEY]
 
 
-def converted(
-    prepared: GraphModule,
-    batches: Sequence[Row],
-    corrections: Corrections | None,
-    statistics: FloatStatistics | None = None,
-) -> GraphModule:
-    """Apply the corrections that need data, and convert; the prepared module is consumed."""
-    with quiet(), torch.no_grad(), one_thread():
-        if corrections is not None and corrections.fit_ranges:
-            fit_ranges(prepared, batches, statistics)
-        if corrections is not None:
-            with unobserved(prepared):
-                correct(prepared, batches, corrections, statistics)
-        convert_loops(prepared, _converted)
-        quantized = _converted(prepared)
-        _hand_on_states(prepared, quantized)
-    integer_loops(quantized)
-    return integer_states(quantized)
-
-
 def quantize(
-    module: GraphModule,
-    sequences: Sequence[Sequence[Row]],
-    quantizer: Any,
-    progress: Progress | None = None,
-    states: States = NO_STATES,
-    statistics: FloatStatistics | None = None,
+    module: GraphModule, sequences: Sequence[Sequence[Row]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
-    """Prepare, calibrate, correct and convert a module; the arguments are those of `calibrated`."""
-    prepared = calibrated(module, sequences, quantizer, progress, states, statistics)
-    return finished(prepared, sequences, quantizer, states, statistics)
+    """Prepare, calibrate, correct and convert the only module of a program; see `calibrated`."""
+    quantizers, calls = {"": quantizer}, of_one(sequences)
+    return finished(calibrated({"": module}, calls, quantizers, progress), calls, quantizers)[""]
 
 
 def finished(
-    prepared: GraphModule,
-    sequences: Sequence[Sequence[Row]],
-    quantizer: Any,
-    states: States = NO_STATES,
+    prepared: Mapping[str, GraphModule],
+    sequences: Sequence[Sequence[Call]],
+    quantizers: Mapping[str, Any],
     statistics: FloatStatistics | None = None,
-) -> GraphModule:
-    """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`."""
-    settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
-    corrections = settings.corrections if settings is not None else None
-    rows = [row for sequence in sequences for row in sequence]
-    if corrections is not None and corrections.need_data:
-        with quiet(), one_thread(), unobserved(prepared):
-            first = [(*row, *states.initial) for row in rows[:1]]
-            rows = seen_calls(runnable(prepared, first, observes=False), states, sequences)
-    quantized = converted(prepared, rows, corrections, statistics)
-    forget(prepared, quantized)
-    return quantized
+) -> dict[str, GraphModule]:
+    """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`.
+
+    Raises:
+        ModelError: the methods have different qparams for a state.
+    """
+    made = {}
+    with quiet(), torch.no_grad(), one_thread():
+        for name, module in prepared.items():
+            settings = getattr(quantizers[name], "settings", None)  # torchao's own quantizers have none
+            if settings is not None and settings.corrections.need_data:
+                rows = _seen_calls(module, of_method(name, sequences))
+                if settings.corrections.fit_ranges:
+                    fit_ranges(module, rows, statistics)
+                with unobserved(module):
+                    correct(module, rows, settings.corrections, statistics)
+        for name, module in prepared.items():
+            convert_loops(module, _converted)
+            made[name] = _converted(module)
+            _hand_on_states(module, made[name])
+    for name, module in made.items():
+        integer_loops(module)
+        made[name] = integer_states(module)
+    for name, module in prepared.items():  # not before: methods share observers
+        forget(module, made[name])
+    check_qparams(made)
+    return made
+
+
+def _seen_calls(prepared: GraphModule, sequences: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return all calls of a method, each with the values of its states before it."""
+    states = states_of(prepared)
+    with unobserved(prepared):
+        first = [(*row, *states.initial) for sequence in sequences[:1] for row in sequence[:1]]
+        return seen_calls(runnable(prepared, first, observes=False), states, sequences)
 
 
 def forget(module: nn.Module, kept: nn.Module) -> None:
@@ -426,5 +444,5 @@ def calibrate_and_quantize(
             batches = calibration_batches(calibration_inputs, examples)
         return train_or_calibrate(module, batches, quantizer, train_fn)
     if lifted is not module:
-        return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer, states=states))
+        return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer))
     return quantize(module, [[row] for row in calibration_batches(calibration_inputs, examples)], quantizer)

@@ -22,12 +22,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
-from micronpu.frontend.tensors import States, read
+from micronpu.frontend.tensors import read, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.nodes import observer_of, source_of
 from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Call
 from micronpu.upstream.torch import OpOverload
 
 _TOOLS = ("torch", "torchao", "numpy")
@@ -37,30 +37,31 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 
 
-def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> Entry | None:
+def calibration_entry(prepared: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]]) -> Entry | None:
     """Return the cache entry for observers and data; None if nothing can be cached.
 
     Args:
-        prepared: with empty observers.
-        states, sequences: of `micronpu.quantize.calibrate.calibrated`.
+        prepared: methods with empty observers.
+        sequences: of `micronpu.quantize.calibrate.calibrated`.
     """
-    if CACHE.folder is None or not post_training.is_prepared(prepared):
+    methods = prepared.values()
+    if CACHE.folder is None or not all(map(post_training.is_prepared, methods)):
         return None
-    if not all(map(_is_known, prepared.graph.nodes)) or not (network := network_of(prepared)):
+    if not all(_is_known(node) for m in methods for node in m.graph.nodes) or not (network := network_of(prepared)):
         return None
-    places = [(str(n.target), repr(n.args)) for n in prepared.graph.find_nodes(op="call_module")]
+    places = [[(str(n.target), repr(n.args)) for n in m.graph.find_nodes(op="call_module")] for m in methods]
     observers = [(name, type(o).__qualname__, settings_of(o)) for name, o in _observers(prepared)]
     try:
-        rows = [[[_bytes(tensor) for tensor in row] for row in sequence] for sequence in sequences]
-        initial = [_bytes(tensor) for tensor in states.initial]
+        rows = [[(name, [_bytes(tensor) for tensor in row]) for name, row in sequence] for sequence in sequences]
+        initial = [[(state.name, _bytes(state.initial)) for state in states_of(m).values] for m in methods]
     except (TypeError, RuntimeError):  # a dtype or a layout that NumPy does not have
         return None
     machine = platform.machine(), torch.backends.cpu.get_cpu_capability()
     return CACHE.entry("calibration", _TOOLS, machine, network, places, observers, rows, initial)
 
 
-def pack_observers(prepared: GraphModule) -> bytes:
-    """Return the observed values of a module as bytes."""
+def pack_observers(prepared: Mapping[str, GraphModule]) -> bytes:
+    """Return the observed values of methods as bytes."""
     rows, blobs = [], []
     for name, observer in _observers(prepared):
         buffers = []
@@ -71,8 +72,8 @@ def pack_observers(prepared: GraphModule) -> bytes:
     return with_head(rows, *blobs)
 
 
-def unpack_observers(prepared: GraphModule, data: bytes) -> None:
-    """Restore the observed values of a module."""
+def unpack_observers(prepared: Mapping[str, GraphModule], data: bytes) -> None:
+    """Restore the observed values of methods."""
     rows, blobs = head_and_rest(data)
     start = 0
     own = dict(_observers(prepared))
@@ -85,8 +86,13 @@ def unpack_observers(prepared: GraphModule, data: bytes) -> None:
         restore(own[name], numbers, values)
 
 
-def _observers(prepared: GraphModule) -> Iterator[tuple[str, nn.Module]]:
-    return ((name, m) for name, m in prepared.named_modules() if isinstance(m, (RangeObserver, FixedObserver)))
+def _observers(prepared: Mapping[str, GraphModule]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each observer once, with its first place in the methods."""
+    known = set[nn.Module]()
+    for method, module in prepared.items():
+        for name, part in module.named_modules(known, method):
+            if isinstance(part, (RangeObserver, FixedObserver)):
+                yield name, part
 
 
 def restore(observer: nn.Module, numbers: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> None:
@@ -134,14 +140,14 @@ class Key:
     Attributes:
         network: digest of the network, see `network_of`.
         kind, settings: of the observer.
-        sources: names of the values that it sees in a call.
+        sources: methods and names of the values that it sees in a call.
         operands: of the observers of the operand of a function with a singularity.
     """
 
     network: str
     kind: str
     settings: tuple[Hashable, ...]
-    sources: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
     operands: tuple[Key, ...]
 
 
@@ -184,35 +190,34 @@ def restore_all(found: Mapping[RangeObserver, Any]) -> None:
         observer.is_calibrated = True
 
 
-def network_of(prepared: GraphModule) -> str:
-    """Return the digest of a network with every weight and without its observers; "" if it calls other modules."""
+def network_of(prepared: Mapping[str, GraphModule]) -> str:
+    """Return the digest of methods with every weight and without observers; "" if they call other modules."""
     lines = []
-    for node in prepared.graph.nodes:
-        if node.op == "call_module":
-            if observer_of(prepared, node) is None:
-                return ""
-            continue
-        args = torch.fx.map_arg((node.args, node.kwargs), lambda n: source_of(prepared, n).name)
-        lines.append(repr((node.op, node.name, str(node.target), args)))
-        if node.op == "get_attr":
-            value = read(prepared, node)
-            if not isinstance(value, torch.Tensor):
-                return ""
-            lines.append(f"{value.stride()} {of_tensors([value])}")
+    for method, module in prepared.items():
+        lines.append(method)
+        for node in module.graph.nodes:
+            if node.op == "call_module":
+                if observer_of(module, node) is None:
+                    return ""
+                continue
+            args = torch.fx.map_arg((node.args, node.kwargs), lambda n: source_of(module, n).name)  # noqa: B023
+            lines.append(repr((node.op, node.name, str(node.target), args)))
+            if node.op == "get_attr":
+                value = read(module, node)
+                if not isinstance(value, torch.Tensor):
+                    return ""
+                lines.append(f"{value.stride()} {of_tensors([value])}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Key]:
-    """Return a key for each empty observer of a module: the network, the settings, and the values that it sees in a
-    call."""
+def observer_keys(prepared: Mapping[str, GraphModule]) -> dict[RangeObserver, Key]:
+    """Return a key for each empty observer of methods: the network, the settings, and the values that it sees."""
     network = network_of(prepared)
-    seen: dict[RangeObserver, list[str]] = {}
-    for node in prepared.graph.nodes if network else ():
-        if node.op == "call_module":
-            observer: Any = prepared.get_submodule(str(node.target))
-            source = source_of(prepared, node).name
-            for learner in _learners(observer):
-                seen.setdefault(learner, []).append(source)
+    seen: dict[RangeObserver, list[tuple[str, str]]] = {}
+    for method, module in prepared.items() if network else ():
+        for node in module.graph.find_nodes(op="call_module"):
+            for learner in _learners(module.get_submodule(str(node.target))):
+                seen.setdefault(learner, []).append((method, source_of(module, node).name))
     keys: dict[RangeObserver, Key] = {}
 
     def keyed(observer: RangeObserver) -> Key:

@@ -52,7 +52,7 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[Row], statistics: FloatS
         ModelError: an operator has no derivative.
     """
     places = places_of(prepared)
-    network = network_of(prepared) if statistics is not None else ""
+    network = network_of({"": prepared}) if statistics is not None else ""
     statistics = statistics if network else None
     new = []
     for place in places:

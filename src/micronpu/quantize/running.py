@@ -240,6 +240,8 @@ def called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 Row = tuple[torch.Tensor, ...]
+Call: TypeAlias = tuple[str, Row]
+"""Name of a method, "" of the only one, and its inputs."""
 
 
 def sizes_of(module: GraphModule) -> dict[str, int]:

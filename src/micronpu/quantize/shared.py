@@ -10,43 +10,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
-from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.tensors import States, states_of
-from micronpu.quantize.calibrate import Call, converted, forget, observe_calls, observed
+from micronpu.frontend.tensors import states_of
 from micronpu.quantize.nodes import observer_of, source_of
-from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.post_training import settle_concat_groups
-from micronpu.quantize.running import Row
 from micronpu.quantize.solver.neighbours import dtype_name, strictest
-from micronpu.upstream.session import one_thread
 
 Key: TypeAlias = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Member:
-    """One method before it is quantized.
-
-    Attributes:
-        module: the float graph with its states as its last inputs and outputs; it is consumed.
-        quantizer: used only for this method.
-    """
-
-    name: str
-    module: GraphModule
-    states: States
-    quantizer: Any
 
 
 @dataclass(eq=False)
@@ -67,57 +46,26 @@ class _Place:
     state: str = ""
 
 
-def quantize_methods(
-    members: Sequence[Member], sequences: Sequence[Sequence[Call]], progress: Callable[[int], None] | None = None
-) -> dict[str, GraphModule]:
-    """Return the quantized modules, by method.
-
-    Args:
-        sequences: successive calls of any method; states are reset for each sequence.
-        progress: called with the number of finished calls.
-
-    Raises:
-        ModelError: the methods need different qparams for a state, or a call cannot be computed.
-    """
-    for member in members:
-        _name_lines(member.module)
-    rows = {m.name: [[row] for sequence in sequences for name, row in sequence if name == m.name] for m in members}
-    _mark_alike(members, rows)
-    prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
-    for module in prepared.values():
-        # Before calibration: whether a part has its own qparams must not differ between methods.
-        settle_concat_groups(module)
-    _share_qparams(members, prepared)
-    observe_calls(prepared, {member.name: member.states for member in members}, sequences, progress)
-    made = {name: converted(module, [], None) for name, module in prepared.items()}
-    for name, module in prepared.items():  # not before: they share observers
-        forget(module, made[name])
-    check_qparams(made)
-    return made
-
-
 _LINE = "micronpu_line"
 """Key of a node's meta: identifies an operator of the user's model in several methods."""
 
 
-def _name_lines(module: GraphModule) -> None:
+def name_lines(modules: Iterable[GraphModule]) -> None:
     """Record module, source line, operator and number of each node; its replacements inherit that."""
-    count: Counter[Key] = Counter()
-    for node in module.graph.nodes:
-        origin = origin_of(node)
-        if node.op == "call_function" and origin.source:
-            key = (origin.module, origin.source, str(node.target))
-            count[key] += 1
-            node.meta[_LINE] = (*key, count[key])
+    for module in modules:
+        count: Counter[Key] = Counter()
+        for node in module.graph.nodes:
+            origin = origin_of(node)
+            if node.op == "call_function" and origin.source:
+                key = (origin.module, origin.source, str(node.target))
+                count[key] += 1
+                node.meta[_LINE] = (*key, count[key])
 
 
-def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[Row]]]) -> None:
-    """Record how unequal the rows of norms are, in place; a norm in two methods gets the larger ratio."""
+def level_norms(modules: Iterable[GraphModule]) -> None:
+    """Give a norm in several methods the ratio of the most unequal rows, in place."""
     most: dict[tuple[Key, Fact[float]], float] = {}
-    for member in members:
-        with quiet(), one_thread():
-            mark_uneven(member.module, rows[member.name], member.states)
-    nodes = [node for member in members for node in member.module.graph.nodes if UNEVEN.is_said(node)]
+    nodes = [node for module in modules for node in module.graph.nodes if UNEVEN.is_said(node)]
     for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
         most[_key(node), fact] = max(most.get((_key(node), fact), 0.0), fact.of(node))
     for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
@@ -127,9 +75,13 @@ def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[
 # ---------------------------------------------------------------- which observers are one
 
 
-def _share_qparams(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> None:
-    """Share one observer among all places of the same state, or the same source line of the same module."""
-    places = [place for member in members for place in _places(member, prepared[member.name])]
+def share_qparams(prepared: Mapping[str, GraphModule]) -> None:
+    """Share one observer among all places of the same state, or the same source line of the same module.
+
+    Raises:
+        ModelError: the methods need different qparams for a state.
+    """
+    places = [place for name, module in prepared.items() for place in _places(name, module)]
     groups = {place.observer: [place.observer] for place in places}
     states: dict[Any, tuple[str, _Place]] = {}
     for place in places:
@@ -197,13 +149,14 @@ def _no_qparams(state: str, one: str, other: str, why: str) -> ModelError:
     )
 
 
-def _places(member: Member, prepared: GraphModule) -> list[_Place]:
+def _places(method: str, prepared: GraphModule) -> list[_Place]:
     """Return the observers of activations in a prepared method."""
-    holders = {state.node: state.name for state in member.states.values}
+    states = states_of(prepared).values
+    holders = {state.node: state.name for state in states}
     output: Any = prepared.graph.output_node().args[0]
-    new = output[len(output) - len(member.states.values) :] if member.states else ()
+    new = output[len(output) - len(states) :] if states else ()
     written: dict[Node, str] = {}
-    for state, value in zip(member.states.values, new, strict=True):
+    for state, value in zip(states, new, strict=True):
         if isinstance(value, Node) and value.op == "call_module":
             written[value] = state.name
     found: list[_Place] = []
@@ -215,7 +168,7 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
             continue  # weights, which are equal in all methods
         held = holders.get(producer.name, "") if producer.op == "placeholder" else ""
         key = _key(producer)
-        found.append(_Place(member.name, prepared, str(node.target), observer, key, producer, written.get(node, held)))
+        found.append(_Place(method, prepared, str(node.target), observer, key, producer, written.get(node, held)))
     written_for: dict[Key, list[_Place]] = {}
     for place in found:
         if place.key:

@@ -56,7 +56,7 @@ def correct(
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
-    network = network_of(prepared) if statistics is not None else ""
+    network = network_of({"": prepared}) if statistics is not None else ""
     statistics = statistics if network else None
     key = network, tuple(layer.name for layer, _ in layers), corrections.adaptive_rounding
     with torch.no_grad():

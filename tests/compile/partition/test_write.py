@@ -15,7 +15,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.compiler.assemble import Staged, lowered, named_data_of
 from micronpu.compiler.host import host_part
-from micronpu.compiler.quantized import quantized_module
+from micronpu.compiler.quantized import quantized_methods
 from micronpu.frontend.exported import exported
 from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.program.plan import read_plan
@@ -41,7 +41,7 @@ def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> St
     device = device_for(target)
     quantizer = device.quantizer(io=io)
     clock: Any = Clock()
-    made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
+    made = quantized_methods({"": (model.eval(), examples)}, {"": quantizer}, {"": [examples]}, clock)[""]
     return Staged(made, host_part(made.module, device, integer_io=made.integer_io))
 
 

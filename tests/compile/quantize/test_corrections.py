@@ -16,7 +16,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import attribute, held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize import ranges
-from micronpu.quantize.calibrate import calibrated, converted, quantize
+from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.config import Corrections
 from micronpu.quantize.nodes import state_ends
 from micronpu.quantize.ranges import only_kept
@@ -121,10 +121,10 @@ def test_equalization_cures_weights_with_one_scale():
 
 
 def test_bias_correction_takes_out_the_mean_error():
-    quantizer = NeutronQuantizer(per_channel=False)
-    prepared = calibrated(exported(Net()), [DATA], quantizer)
-    plain = converted(calibrated(exported(Net()), [DATA], quantizer), DATA, None)
-    corrected = converted(prepared, DATA, Corrections(bias_correction=True))
+    plain, corrected = (
+        quantize(exported(Net()), [DATA], NeutronQuantizer(per_channel=False).set_corrections(corrections))
+        for corrections in (Corrections(), Corrections(bias_correction=True))
+    )
     model = Net().eval()
     x = torch.cat([row[0] for row in DATA])
     operands = [x]

@@ -19,7 +19,7 @@ from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.quantization import Quantization
 from micronpu.targets.registry import device_for
 
-ROWS = [[(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),)] for i in range(6)]
+ROWS = [[("", (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),))] for i in range(6)]
 CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
 HOW: list[tuple[Any, dict[str, Any]]] = [
     ("int8", {}),
@@ -40,12 +40,12 @@ class Averages(nn.Module):
 
 def made(model: nn.Module, how: tuple[Any, dict[str, Any]], statistics: FloatStatistics | None) -> str:
     """Text of a quantized program, with a sum of every tensor; or the message of what cannot be quantized so."""
-    module = torch.export.export(model.eval(), ROWS[0][0]).module()
+    module = torch.export.export(model.eval(), ROWS[0][0][1]).module()
     assert isinstance(module, GraphModule)
     quantizer = Quantization(activations=how[0], settings=how[1]).quantizer_for(device_for("ethos-u55-128").quantizer)
     try:
-        known = calibrated(module, ROWS, quantizer, statistics=statistics)
-        done = finished(copy.deepcopy(known), ROWS, quantizer, statistics=statistics)
+        known = calibrated({"": module}, ROWS, {"": quantizer}, statistics=statistics)
+        done = finished(copy.deepcopy(known), ROWS, {"": quantizer}, statistics=statistics)[""]
     except MicroNpuError as error:
         return str(error)
     return f"{done.graph}{[(name, float(t.double().sum())) for name, t in sorted(done.state_dict().items())]}"

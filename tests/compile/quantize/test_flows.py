@@ -21,10 +21,11 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.quantized import quantized_module
+from micronpu.compiler.quantized import quantized_methods
 from micronpu.ethosu import calibrate_and_quantize
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.program import is_dequantize, is_dequantize_channel, is_quantize
+from micronpu.quantize.data import HeldOut
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.registry import device_for
@@ -50,7 +51,10 @@ def exported(model: nn.Module, rows: Rows) -> torch.export.ExportedProgram:
 
 
 def by_compile(model: nn.Module, rows: Rows, quantizer: StaticQuantizer) -> GraphModule:
-    return quantized_module(model, rows[0], quantizer, calibration=list(rows), clock=Clock(None), held_out=0).module
+    made = quantized_methods(
+        {"": (model, rows[0])}, {"": quantizer}, {"": list(rows)}, Clock(None), held_out=HeldOut(held_out=0)
+    )
+    return made[""].module
 
 
 def by_function(model: nn.Module, rows: Rows, quantizer: StaticQuantizer) -> GraphModule:

@@ -138,13 +138,13 @@ def test_the_default_way_imports_no_torchao_and_no_compiler_of_executorch() -> N
 def test_float_weights_are_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph and its module refer to each other: without the garbage collector both would stay."""
     seen: list[weakref.ref[torch.Tensor]] = []
-    convert = calibrate.converted
+    convert = calibrate._converted
 
     def converted(prepared: GraphModule, *rest: Any) -> GraphModule:
         seen.extend(weakref.ref(weight) for name, weight in prepared.named_buffers() if name.startswith("folded_"))
         return convert(prepared, *rest)
 
-    monkeypatch.setattr(calibrate, "converted", converted)
+    monkeypatch.setattr(calibrate, "_converted", converted)
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
     given = exported(model, (x,))
     gc.disable()
