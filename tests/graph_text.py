@@ -40,7 +40,7 @@ def constants_of(graph: Graph) -> dict[str, Tensor]:
 
 
 def parse_graph(text: str, constants: Mapping[str, Tensor | Array] | None = None) -> Graph:
-    """Parse the output of `print_graph`, or a graph written by hand.
+    """Parse a printed graph, or one written by hand.
 
     Args:
         text: one statement a line; empty lines and text after ``#`` are ignored, except that the comment of a node

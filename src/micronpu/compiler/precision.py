@@ -42,7 +42,7 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
-from micronpu.verify.judge import compared, expected_changes, sources_of
+from micronpu.verify.judge import ElementSources, compared, expected_changes, sources_of
 from micronpu.verify.sensitivity import Fidelity, Path, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
@@ -269,6 +269,7 @@ class Search:
         self.attempts: list[tuple[str, Tried, Tried]] = []
         self.progress: Callable[[float], None] = lambda part: None
         self.trials = 0
+        self.sources: list[ElementSources | None] | None = None
 
     def chosen(self, start: Tried) -> Chosen:
         """Return the best program within the time."""
@@ -287,9 +288,7 @@ class Search:
         most, everything = self.allowed.slowdown * start.cycles, self.allowed.everything
         first = self.corrected(start, _PROJECTIONS)
         tried = [start] if first.settings == start.settings else [start, first]
-        wide = None
-        if self.has_int16 and start.price is not None and not everything:
-            wide = self.everywhere(first)
+        wide = self.everywhere(first) if self.has_int16 and start.price is not None and not everything else None
         if wide is None or wide.cycles > most or not (wide.is_near or wide.gains_on(first) >= at.MOST_CORRECTED):
             narrow = self.corrected(first, self.allowed.cures)
             narrow = self.priced(narrow) if everything else narrow
@@ -319,7 +318,9 @@ class Search:
         results = run_recordings(module, self.trial.recordings)
         fidelity = self.fidelity_of(self.trial, results)
         judges = self.trial.metric is not None or fidelity.score >= at.FAR
-        accuracy = compared(results, self.trial, sources_of(module)) if judges else None
+        if judges and self.sources is None:  # the same for all programs
+            self.sources = sources_of(module)
+        accuracy = compared(results, self.trial, self.sources or ()) if judges else None
         lost, metric = 0.0, None if accuracy is None else accuracy.metric
         if metric is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
@@ -489,14 +490,14 @@ class Search:
             return best
         recordings, exact = self.for_order(best)
         sensitivity = Sensitivity(best.module, self.work, recordings, wide=False)
-        small = [value for value in sensitivity.values if self.fitting(value.parts)]
+        small = [value for value in sensitivity.values if value.parts and self.fits(value.parts)]
         parts = path = frozenset[str]()
         first = left = sensitivity.without(parts) if small else 0.0
         if 2 * first <= sum(sensitivity.of_weights(exact).shares):  # too little is due to activations
             return best
         for value in sensitivity.ordered(small):
             more = path | value.parts
-            if more == path or not self.fitting(more):
+            if more == path or not self.fits(more):
                 continue
             path = more  # errors of neighbours may cancel, so that one alone gains nothing
             if (found := sensitivity.without(path)) < left * 10 ** (-at.FREE_GAIN / 10):
@@ -507,12 +508,11 @@ class Search:
             return best
         return self.left_to_core(best, parts, most)
 
-    def fitting(self, parts: frozenset[str]) -> frozenset[str]:
-        """Return some operators if the core can compute them in little time, and none otherwise."""
+    def fits(self, parts: frozenset[str]) -> bool:
+        """Return True if the core can compute some operators in little time."""
         small = 0.01 * sum(self.work.values())
         cycles = at.CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
-        fits = cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
-        return parts if fits else frozenset()
+        return cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
 
     def left_to_core(self, best: Tried, parts: frozenset[str], most: float) -> Tried:
         """Return the program with some operators in float on the core, if that is nearer to float in the time."""

@@ -212,7 +212,23 @@ class Graph:
         )
 
     def __str__(self) -> str:
-        return print_graph(self)
+        """Return the graph with types, constants by shape only, and the source of each node as a comment."""
+        names = names_of(self)
+
+        def operand(tensor: Tensor) -> str:
+            return declared(tensor) if tensor.is_constant else f"%{names[tensor]}"
+
+        def declared(tensor: Tensor) -> str:
+            return f"%{names[tensor]}: {tensor.type}"
+
+        lines = [f"graph({', '.join(map(declared, self.inputs))}) {{"]
+        for node in self.nodes:
+            operands = ", ".join(map(operand, node.inputs))
+            results = ", ".join(map(declared, node.outputs))
+            where = node.origin.source or ", ".join(node.origin.nodes)
+            lines.append(f"  {results} = {node.op}({operands})" + (f"  # {where}" if where else ""))
+        lines.append(f"  return {', '.join(map(operand, self.outputs))}".rstrip())
+        return "\n".join([*lines, "}"])
 
 
 def names_of(graph: Graph) -> dict[Tensor, str]:
@@ -236,26 +252,6 @@ def _tensors(graph: Graph) -> Iterator[Tensor]:
         yield from node.inputs
         yield from node.outputs
     yield from graph.outputs
-
-
-def print_graph(graph: Graph) -> str:
-    """The graph with types, constants by shape only, and the source of each node as a comment."""
-    names = names_of(graph)
-
-    def operand(tensor: Tensor) -> str:
-        return declared(tensor) if tensor.is_constant else f"%{names[tensor]}"
-
-    def declared(tensor: Tensor) -> str:
-        return f"%{names[tensor]}: {tensor.type}"
-
-    lines = [f"graph({', '.join(map(declared, graph.inputs))}) {{"]
-    for node in graph.nodes:
-        operands = ", ".join(map(operand, node.inputs))
-        results = ", ".join(map(declared, node.outputs))
-        where = node.origin.source or ", ".join(node.origin.nodes)
-        lines.append(f"  {results} = {node.op}({operands})" + (f"  # {where}" if where else ""))
-    lines.append(f"  return {', '.join(map(operand, graph.outputs))}".rstrip())
-    return "\n".join([*lines, "}"])
 
 
 class GraphBuilder:

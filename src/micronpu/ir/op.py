@@ -92,6 +92,7 @@ class QuantizationRule:
         bias: operand that holds the bias, or "".
         symmetric: the activations have zero point 0.
         new_values: of a result that shares qparams with its operand.
+        padding: number that a pad puts beside the elements; 0, which all qparams represent, for others.
         limits: lowest and highest value of a result with fixed qparams of scale 1 or more, if both are known.
         finer: for a result that shares qparams with its operand: minimum ratio of the operand's scale to the scale of
             the result's own range above which the result gets its own qparams and the operator its other form, for
@@ -107,8 +108,14 @@ class QuantizationRule:
     bias: str = ""
     symmetric: bool = False
     new_values: NewValues = NewValues.NONE
+    padding: float = 0.0
     limits: tuple[float, float] | None = None
     finer: tuple[float, float] | None = None
+
+    @property
+    def selects(self) -> bool:
+        """True if each element of the result is one of an operand, or the padding, in the operand's qparams."""
+        return self.output is OutputQuantization.SHARED and self.new_values is NewValues.NONE
 
     @property
     def is_whole(self) -> bool:
@@ -123,11 +130,6 @@ class QuantizationRule:
 def own_qparams(*activations: str) -> QuantizationRule:
     """Return the rule for a result with its own observer."""
     return QuantizationRule(activations or ("x",))
-
-
-def symmetric_operands(*activations: str) -> QuantizationRule:
-    """Return the rule for operands with zero point 0 and a result with its own observer."""
-    return QuantizationRule(activations, symmetric=True)
 
 
 def shares_qparams(

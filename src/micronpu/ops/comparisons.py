@@ -17,7 +17,6 @@ import numpy.typing as npt
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, imports
 from micronpu.ir.types import DType, QParams
 from micronpu.ops import softmax  # registers masks of attention before other selections
@@ -130,11 +129,9 @@ def _selects(write: Writer, x: Float, z: Float) -> bool:
     while x is not z:
         made = write.call(x)
         entry = None if made is None else ATEN_IMPORTS.get(made.overload)
-        if made is None or entry is None or callable(entry.quantization) or "self" not in made.given:
+        if made is None or entry is None or callable(entry.quantization) or not entry.quantization.selects:
             return False
-        if (entry.quantization.output, entry.quantization.new_values) != (OutputQuantization.SHARED, NewValues.NONE):
-            return False
-        x = made.given["self"]
+        x = made.given.get("self")
     return True
 
 

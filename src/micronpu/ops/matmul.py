@@ -21,7 +21,7 @@ from micronpu.ir.arithmetic import (
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, FloatCall, Writer, decomposes
-from micronpu.ir.op import Op, Rescaling, Steps, Value, symmetric_operands, weighted
+from micronpu.ir.op import Op, QuantizationRule, Rescaling, Steps, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
@@ -42,7 +42,7 @@ class BatchMatmul(Op):
     x int8 [B, M, K], z int8 [B, K, N]  ->  y int8 [B, M, N], own qparams.
     """
 
-    quantization = symmetric_operands("x", "z")
+    quantization = QuantizationRule(("x", "z"), symmetric=True)
 
     def infer(self, x: TensorType, z: TensorType) -> TensorType:
         if x.rank != 3 or z.rank != 3 or x.shape[0] != z.shape[0] or x.shape[2] != z.shape[1]:

@@ -14,7 +14,7 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
-from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import TensorType
 
@@ -219,6 +219,11 @@ class Pad(Padding):
     """
 
     value: float = 0.0
+
+    def __post_init__(self) -> None:
+        # The value may not be whole, while some operands represent whole numbers only.
+        rule = shares_qparams(new_values=NewValues.NONE if self.value.is_integer() else NewValues.ANY)
+        object.__setattr__(self, "quantization", replace(rule, padding=self.value))
 
     def integer(self, x: TensorType) -> int:
         """The padding value in the qparams of x."""

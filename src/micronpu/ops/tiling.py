@@ -12,7 +12,7 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, axis_of, pair
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import NewValues, QuantizationRule, Value, shares_qparams
+from micronpu.ir.op import QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.movement import Pad, Padding, channels_first, channels_last, reshaped, transposed
@@ -340,10 +340,7 @@ def _element(emit: TosaEmitter, x: TosaTensor, axis: int, index: int) -> TosaTen
 
 
 def _pad_quantization(node: AtenArguments) -> QuantizationRule:
-    """The padding value may not be a whole number, while some operands represent whole numbers only."""
-    constant = node.overload.startswith("constant") or node.overload == "pad.default"
-    value = float(node.value("value") or 0.0) if constant else 0.0
-    return shares_qparams(new_values=NewValues.NONE if value.is_integer() else NewValues.ANY)
+    return Pad((), (), float(node.value("value") or 0.0) if node.overload in PADS else 0.0).quantization
 
 
 PADS = ("pad.default", "constant_pad_nd.default")
@@ -374,7 +371,7 @@ def build_pad(node: AtenNode) -> Tensor:
     mode = {"pad": node.value("mode"), "constant_pad_nd": "constant", "_pad_circular": "circular"}.get(name)
     mode = mode or ("reflect" if name.startswith("reflection") else "replicate")
     if mode == "constant":
-        return node.emit(Pad(tuple(low), tuple(high), float(node.value("value") or 0.0)), x)
+        return node.emit(Pad(tuple(low), tuple(high), _pad_quantization(node).padding), x)
     if mode == "reflect":
         return node.emit(ReflectPad(tuple(low), tuple(high)), x)
     if mode not in ("replicate", "circular"):

@@ -27,7 +27,6 @@ from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import Form
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.ops.softmax import LONG, SOFTMAX
-from micronpu.ops.tiling import PADS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.solver.requirements import requirements
@@ -146,7 +145,6 @@ class _NodeValue(Value):
         self.power, self.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
         if (line := facts.line_of(name, given, functools.partial(number, self._model))) is not None:
             self.line = (self._of[line[0]], *line[1:])
-        self.padding = float(given["value"] or 0.0) if name in PADS else 0.0
         if name in SOFTMAX and rank and self.shape is not None:
             self.softmax_axis = int(given["dim"]) % rank
             self.has_long_rows = self.shape[self.softmax_axis] >= LONG

@@ -9,7 +9,6 @@ from tests.graph_text import constants_of, parse_graph
 
 from micronpu.base.errors import ModelError
 from micronpu.ir import Graph, GraphBuilder, Origin, Tensor, interpret
-from micronpu.ir.graph import print_graph
 from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Pad
@@ -50,15 +49,15 @@ def assert_equal(one: Graph, two: Graph) -> None:
 @pytest.mark.parametrize("row", all_cases(), ids=lambda row: row.name)
 def test_every_operator_comes_back(row: Case):
     graph = row.graph()
-    text = print_graph(graph)
+    text = str(graph)
     back = parse_graph(text, constants_of(graph))
     assert_equal(graph, back)
-    assert print_graph(back) == text
+    assert str(back) == text
 
 
 def test_a_graph_by_hand():
     graph = parse_graph(TEXT)
-    assert print_graph(graph) == TEXT
+    assert str(graph) == TEXT
     assert [n.op.name for n in graph.nodes] == ["conv2d", "max_pool2d", "add"]
     assert graph.nodes[0].origin == Origin(source="model.py:12")
     assert graph.nodes[1].origin == Origin(nodes=("pool", "pool_1"))
@@ -97,7 +96,7 @@ def test_tensors_of_one_name_are_distinguished():
     second = builder.emit(Relu(), first, qparams=q(0.2))
     first.name = second.name = "relu"
     graph = builder.finish(builder.emit(Add(), second, first, qparams=q(0.3)))
-    text = print_graph(graph)
+    text = str(graph)
     assert "%relu~2" in text
     assert_equal(parse_graph(text), graph)
 
@@ -108,18 +107,18 @@ def test_scales_come_back_to_the_last_bit():
         graph = GraphBuilder().graph
         graph.inputs = [Tensor("x", i8(3, scale=float(scale), zero=-7))]
         graph.outputs = list(graph.inputs)
-        assert parse_graph(print_graph(graph)).inputs[0].type == graph.inputs[0].type
+        assert parse_graph(str(graph)).inputs[0].type == graph.inputs[0].type
 
 
 def test_infinity_and_tensors_without_axes():
     builder = GraphBuilder()
     padded = builder.emit(Pad((1,), (0,), float("-inf")), builder.input(i8(3)))
     graph = builder.finish(padded, builder.input(i8()))
-    assert_equal(parse_graph(print_graph(graph)), graph)
+    assert_equal(parse_graph(str(graph)), graph)
 
 
 def test_a_graph_that_returns_nothing():
-    assert print_graph(parse_graph("graph() {\n  return\n}")) == "graph() {\n  return\n}"
+    assert str(parse_graph("graph() {\n  return\n}")) == "graph() {\n  return\n}"
 
 
 def line(number: int, new: str) -> str:

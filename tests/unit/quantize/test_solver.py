@@ -346,7 +346,7 @@ def test_a_group_ends_with_the_clamps_that_read_what_is_joined() -> None:
 def test_a_range_contains_the_constant_of_a_pad() -> None:
     t = Table()
     low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 6.0))
-    padded, shared = t.op("pad", low, rule=MOVE, padding=-5.0), observer()
+    padded, shared = t.op("pad", low, rule=replace(MOVE, padding=-5.0)), observer()
     values = t.end(t.op("clamp", padded, rule=CLAMP, is_clamp=True, clamps_to=(-9.0, 9.0)))
     observe_for_neighbours(values, {low: shared, padded: shared})
     assert shared.within == (-5.0, 6.0)

@@ -29,7 +29,6 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
-from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ops.facts import Form
 from micronpu.ops.softmax import MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
@@ -46,7 +45,6 @@ Places: TypeAlias = Mapping[Place, Any]
 Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
 
-_SELECTION = (OutputQuantization.SHARED, NewValues.NONE)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -119,7 +117,8 @@ def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
     """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
     made, read = dict[Value, Ends](), dict[Value, Ends]()
     for value in values.all:
-        selected = [(value.padding, value.padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
+        padding = 0.0 if value.rule is None else value.rule.padding
+        selected = [(padding, padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
         made[value] = value.clamps_to if value.is_clamp else _union(selected)
     for value in reversed(values.all):
         read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
@@ -144,7 +143,7 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
 
 def _selects(value: Value) -> bool:
     """Return True if each element is one of an operand, so that clamps before the operator give the same result."""
-    return value.moves or (value.rule is not None and (value.rule.output, value.rule.new_values) == _SELECTION)
+    return value.moves or (value.rule is not None and value.rule.selects)
 
 
 def _union(found: Iterable[Ends]) -> Ends:

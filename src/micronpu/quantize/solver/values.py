@@ -34,7 +34,6 @@ class Value:
         fuses: True if the operator can compute a clamp behind it.
         is_fusible: True for a clamp that other operators can compute.
         moves: True if the operator only moves or selects elements.
-        padding: the number that a pad puts beside the elements; 0, which all qparams represent, for others.
         is_clamp: True for a clamp.
         clamps_to: its ends, which may be infinite.
         has_long_rows: True for a softmax whose results have many values of less than one LSB.
@@ -64,7 +63,6 @@ class Value:
     result: Value | None = None
     fuses = is_fusible = moves = is_clamp = False
     clamps_to: tuple[float, float] = (-math.inf, math.inf)
-    padding = 0.0
     has_long_rows = False
     softmax_axis: int | None = None
     maximum_axis: int | None = None

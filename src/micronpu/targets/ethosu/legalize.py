@@ -34,20 +34,25 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.passes.rewrite import Chain, Choice, choose, no_cost, rewritten
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
-from micronpu.targets.ethosu.rewrites.conversions import FuseConversions
+from micronpu.targets.ethosu.rewrites.conversions import FuseConversions, converts
 from micronpu.targets.ethosu.rewrites.sound import pool_of_mean
 from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
 def legalize(
-    graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT, accepts: Callable[[Node], bool] | None = None
+    graph: Graph,
+    spec: EthosUOptions,
+    pipeline: Pipeline = DEFAULT,
+    accepts: Callable[[Node], bool] = lambda node: False,
 ) -> Graph:
     """Simplify a graph and rewrite operators that Vela accepts but handles badly, in place; return it.
 
-    ``accepts`` is that of `FuseConversions`; None leaves conversions as they are.
+    ``accepts`` is that of `FuseConversions`; the default leaves conversions as they are.
     """
     run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
-    while accepts is not None and FuseConversions(accepts).run(graph):
+    count: float = math.inf
+    while (left := sum(map(converts, graph.nodes))) < count and FuseConversions(accepts).run(graph):
+        count = left  # until there are no fewer: other passes may move back one that has only moved
         run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
     flatten_pads(graph)
     if spec.accelerator.family != "u85":

@@ -20,7 +20,6 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.indices import GatherRows, ScatterRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.partition.partition import Policy
-from micronpu.passes import Pipeline
 from micronpu.passes.fusion import returned_operand
 from micronpu.passes.rewrite import Choice, choose, no_cost
 from micronpu.report.verdict import Reason
@@ -212,14 +211,11 @@ def ethosu_policy(spec: EthosUOptions, name: str = "", checks: Checks = ()) -> P
         found = choose(node, judge.prefers, no_cost, TO_FIT, disabled=spec.disabled_node_rewrites)
         return found or judge(node) or Choice((node,))
 
-    def finish(graph: Graph, pipeline: Pipeline) -> Graph:
-        return legalize(graph, spec, pipeline, judge.prefers)
-
     return Policy(
         name=name or spec.silicon,
         decide=decide,
         exclude=lambda node: refusal(node, checks),
-        finish=finish,
+        finish=lambda graph, pipeline: legalize(graph, spec, pipeline, judge.prefers),
         allow_no_op_partitions=True,
         free=(Reshape,),
         notes=spec.notes,

@@ -103,9 +103,12 @@ FUSED: dict[str, Builder] = {
 
 def fused(graph: Graph, accepts: Callable[[Node], bool] = lambda node: True) -> Graph:
     """A copy of a graph with fused conversions, checked after each step."""
-    made = graph.clone()
+    made, before = graph.clone(), str(graph)
     while FuseConversions(accepts).run(made):
+        assert str(made) != before
         verify(run_passes(made), Stage.LITERT)
+        before = str(made)
+    assert str(made) == before
     return made
 
 
@@ -196,6 +199,8 @@ def kept() -> dict[str, tuple[Graph, int]]:
     rows = Rows()
     padded = rows.emit(Pad((0, 1, 0, 0), (0, 0, 0, 0), 0.7), rows.convert(rows.x(NARROW, 1, 8, 8, 4), WIDE))
     found["a pad of 0.7"] = rows.finish(padded), 1
+    rows = Rows()
+    found["a reshape"] = rows.finish(rows.convert(rows.emit(Reshape((4, 8)), rows.x(WIDE, 1, 32)), NARROW)), 1
     rows = Rows()
     x = rows.x(WIDE, 1, 8, 8, 4)
     pooled = rows.emit(MaxPool2d((2, 2), (2, 2)), x)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.op import NewValues, OutputQuantization, Rescaling
+from micronpu.ir.op import Rescaling
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.convolution import TransposeConv2d
 from micronpu.ops.quantization import Requantize
@@ -34,22 +34,23 @@ class FuseConversions(Pass):
         self._accepts = accepts
 
     def run(self, graph: Graph) -> bool:
-        count = sum(map(_converts, graph.nodes))
+        changed = False
         for instead in (self._reading, self._writing):  # int8 is read faster than int16 is written for it
-            changed = count > 0
-            while changed and all(map(self._accepts, graph.nodes)):
+            goes_on = any(map(converts, graph.nodes))
+            while goes_on and all(map(self._accepts, graph.nodes)):
                 walk = Walk(graph)
                 for node in walk:
                     before = walk.producer.get(node.inputs[0])
                     if before is not None and (made := instead(before, node, walk)) is not None:
                         walk.replace(node.output, made)
-                changed = walk.changed
+                goes_on = walk.changed
+                changed |= goes_on
                 graph.remove_dead()
-        return sum(map(_converts, graph.nodes)) < count  # other passes may move back one that has only moved
+        return changed
 
     def _reading(self, conversion: Node, node: Node, walk: Walk) -> Tensor | None:
         """Return the result of a node that reads the int8 operand of a conversion instead; None if it cannot."""
-        if not _converts(conversion) or conversion.output.type.dtype is DType.INT8:
+        if not converts(conversion) or conversion.output.type.dtype is DType.INT8:
             return None
         (x,), origin = conversion.inputs, node.origin.joined(conversion.origin)
         if isinstance(node.op, Rescaling) and (operands := _with_operand(node, x)) is not None:
@@ -67,7 +68,7 @@ class FuseConversions(Pass):
         """
         y, type, op = node.outputs[0], conversion.outputs[0].type, node.op
         readers = walk.users.get(y, [])  # none of a new node
-        alike = all(_converts(reader) and reader.output.type == type for reader in readers)
+        alike = all(converts(reader) and reader.output.type == type for reader in readers)
         if readers[:1] != [conversion] or y in walk.outputs or not alike:
             return None
         narrows = type.dtype is DType.INT8
@@ -98,7 +99,7 @@ def _with_operand(node: Node, x: Tensor) -> list[Tensor] | None:
     return [x, weight, Tensor(bias.name, TensorType(bias.shape, DType.INT32, qparams), sums)]
 
 
-def _converts(node: Node) -> bool:
+def converts(node: Node) -> bool:
     """True if a node converts between int8 and int16."""
     types = {node.inputs[0].type.dtype, node.outputs[0].type.dtype}
     return isinstance(node.op, Requantize) and types == {DType.INT8, DType.INT16}
@@ -107,8 +108,5 @@ def _converts(node: Node) -> bool:
 def _moves(node: Node) -> bool:
     """True if an operator returns elements of its operands, selected by place or by order."""
     rule, y = node.op.quantization, node.outputs[0].type
-    return (
-        (rule.output, rule.new_values) == (OutputQuantization.SHARED, NewValues.NONE)
-        and getattr(node.op, "value", 0.0) == 0.0  # of a pad
-        and all(x.data is None and x.type == y.with_shape(x.shape) for x in node.inputs)
-    )
+    alike = all(x.data is None and x.type == y.with_shape(x.shape) for x in node.inputs)
+    return alike and rule.selects and not rule.padding
