@@ -17,11 +17,7 @@ _WHILE_IMPORTED = ("torchao", "torchao.kernel.intmm")
 
 
 class _Here(threading.local):
-    """Filter level of the current thread.
-
-    Attributes:
-        most: highest suppressed log level, 0 outside of `quiet`.
-    """
+    """The highest suppressed log level of the current thread, 0 outside of `quiet`."""
 
     most = logging.NOTSET
 
@@ -36,8 +32,11 @@ class _IsQuiet:
 _here = _Here()
 _FILTER: Any = ("ignore", _IsQuiet(), Warning, None, 0)
 _own_process = False
-_loggers = -1
-"""Number of loggers when the filter was last added to them."""
+_lock = threading.Lock()
+_contexts = 0
+"""Number of contexts that threads are in."""
+_lists: dict[int, Any] = {}
+"""Lists of filters that have ours: `warnings.filters`, and those that `catch_warnings` is going to restore."""
 
 
 def own_process() -> None:
@@ -51,18 +50,19 @@ def quiet(most: int = logging.WARNING) -> Iterator[None]:
     """Suppress warnings and logs of torch, torchao and ExecuTorch about their own code within the context.
 
     Other threads are unaffected. `warnings.catch_warnings` and `logging.disable` act on every thread, and threads
-    restore each other's state; these filters stay installed and check the current thread.
+    restore each other's state; these filters check the current thread, and the last thread removes them.
 
     Args:
         most: highest suppressed log level; `logging.ERROR` if our messages replace their errors.
     """
-    _install()
     before = _here.most
+    _count(1)
     _here.most = max(before, most)
     try:
         yield
     finally:
         _here.most = before
+        _count(-1)
 
 
 @contextlib.contextmanager
@@ -72,21 +72,21 @@ def unprinted() -> Iterator[None]:
         yield
 
 
-def _install() -> None:
-    """Insert our filters before the user's; other packages and `catch_warnings` may have replaced them."""
-    if not warnings.filters or warnings.filters[0] is not _FILTER:
+def _count(step: int) -> None:
+    """Count contexts; insert our filters before the user's for the first, and remove them after the last."""
+    global _contexts
+    with _lock:
+        _contexts += step
         filters: Any = warnings.filters
-        filters.insert(0, _FILTER)
-        while filters.count(_FILTER) > 1:
-            del filters[len(filters) - 1 - filters[::-1].index(_FILTER)]
-    global _loggers
-    made = logging.root.manager.loggerDict
-    if _loggers == len(made):  # loggers are never removed
-        return
-    _loggers = len(made)
-    for name, logger in (("", logging.root), *made.items()):
-        if isinstance(logger, logging.Logger) and (not name or name.partition(".")[0] in _PACKAGES):
-            logger.addFilter(_is_shown)  # no effect if it is there already
+        _lists[id(filters)] = filters
+        if _contexts and filters[:1] != [_FILTER]:
+            filters.insert(0, _FILTER)
+        while not _contexts and _lists:
+            filters = _lists.popitem()[1]
+            filters[:] = [each for each in filters if each is not _FILTER]
+        for name, logger in (("", logging.root), *logging.root.manager.loggerDict.items()):
+            if isinstance(logger, logging.Logger) and (not name or name.partition(".")[0] in _PACKAGES):
+                (logger.addFilter if _contexts else logger.removeFilter)(_is_shown)  # no effect if it is there already
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
@@ -99,4 +99,3 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 for _name in _WHILE_IMPORTED:
     logging.getLogger(_name)
-_install()
