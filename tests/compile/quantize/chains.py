@@ -330,5 +330,5 @@ def quantized(given: Exported, inputs: Sequence[Draw], target: str) -> tuple[lis
         module = copy.deepcopy(given.module)
     LOOPS_ALLOWED.say(module, True)
     NOT_NEGATIVE.say(module, inputs_not_negative(given, inputs))
-    made = quantize(module, [[row] for row in inputs], quantizer, states=given.states)
+    made = quantize(module, [[row] for row in inputs], quantizer)
     return results(made, inputs), {name: plain[name] for name in noted.__dict__["noted"]}

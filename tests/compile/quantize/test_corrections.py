@@ -309,7 +309,7 @@ def test_ranges_of_states_that_only_keep_are_fitted_and_of_those_computed_of_the
     errors, all_qparams = [], []
     for fit in (False, True):
         quantizer = NeutronQuantizer().set_corrections(Corrections(fit_ranges=fit))
-        quantized = quantize(copy.deepcopy(module), sequences[:6], quantizer, states=states_of(module))
+        quantized = quantize(copy.deepcopy(module), sequences[:6], quantizer)
         all_qparams.append({s.name: (s.scale, s.zero_point) for s in states_of(quantized).values})
         first = held(quantized)
         with torch.no_grad():
