@@ -16,7 +16,7 @@ MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
 LINES = {
     "": 381,
-    "accuracy": 1_647,
+    "accuracy": 1_646,
     "advice": 635,
     "base": 2_010,
     "board": 5_903,

@@ -143,13 +143,12 @@ def _advice(layer: LayerErrors, dtype: str, per_channel: bool, has_int16: bool) 
     if layer.weight is not None and layer.weights > layer.rounding:
         first = [] if per_channel else ["per_channel=True"]
         return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
+    tries: list[str] = []
     if layer.range_left is not None:  # derivatives predict better than statistics of the values
         tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []
     elif layer.clipping > layer.rounding / 2:
         tries = ['activation_observer="minmax"']
     elif layer.peak > _PEAKED * (layer.signal / max(layer.elements, 1)) ** 0.5:
         tries = ['activation_observer="mse" or "percentile"']
-    else:
-        tries = []
     tries += [*int16, "equalization", "quantization-aware training"]
     return ", ".join(tries)

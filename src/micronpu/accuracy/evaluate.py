@@ -6,6 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,17 +79,13 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int) -> Array:
 def percentile_interval(values: Array) -> tuple[float, float]:
     """The central 95 % of some values; NaN is ignored."""
     known = values[np.isfinite(values)]
-    if not len(known):
-        return math.nan, math.nan
-    low, high = np.percentile(known, (2.5, 97.5))
+    low, high = np.percentile(known, (2.5, 97.5)) if len(known) else (math.nan, math.nan)
     return float(low), float(high)
 
 
 def p_of(differences: Array) -> float:
     """Two-sided p-value of a bootstrapped difference: frequency of the other sign, or of zero."""
     known = differences[np.isfinite(differences)]
-    if not len(known):
-        return 1.0
     below, above = int((known <= 0).sum()), int((known >= 0).sum())
     return min(1.0, 2 * (min(below, above) + 1) / (len(known) + 1))
 
@@ -95,6 +93,9 @@ def p_of(differences: Array) -> float:
 BATCH = 64
 """Batch size of a float model, if it accepts batches."""
 _CLOSE = 1e-3  # relative to the largest value: effect of another summation order in a batch
+_SATURATED = 0.05  # share of an input's values outside of the program's range, above which their scale is doubted
+_USED = 0.125  # share of the program's range that an input's values span, below which their scale is doubted
+_UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be unrelated
 
 
 @renamed(listener="callback")
@@ -130,10 +131,14 @@ def evaluate(
         fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
         callback: progress callback; called with "float", "quantized" or "program", and the completed fraction.
 
+    Returns:
+        The figures. Notes name an input whose scale is not that of the program, and labels that the float model misses
+        as often as unrelated ones.
+
     Raises:
         ModelError: data or labels do not fit the model or the metric, or there is no sample.
-            OptionError: there is no such metric or output.
-            PayloadError: the host cannot run the program, or it has no such method.
+        OptionError: there is no such metric, output or method.
+        PayloadError: the host cannot run the program.
     """
     if isinstance(data, CompiledProgram | str | bytes | os.PathLike):
         raise OptionError(
@@ -148,7 +153,7 @@ def evaluate(
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
-    with _Finished(program, method, fast) as finished:
+    with closing(_Finished(program, method, fast)) as finished:
         finished.check_output(output)
         sequences = Sequences.of(data, finished.examples) if finished.has_states else None
         rows = (
@@ -158,44 +163,35 @@ def evaluate(
         )
         begins = sequences.begins if sequences is not None else frozenset()
         inputs = tuple(_joined([r[i].numpy() for r in rows], _batch(rows[0])) for i in range(len(rows[0])))
+        float_progress, quantized_progress, progress = (partial(notify, n) for n in ("float", "quantized", "program"))
         runs: dict[str, Callable[[], Array]] = {
-            "float": lambda: run_float(checked_module(model), rows, output, lambda part: notify("float", part), begins)
+            "float": lambda: run_float(checked_module(model), rows, output, float_progress, begins)
         }
         if quantized is not None:
-            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, notify, begins)
-        runs["program"] = lambda: _run_rows(
-            lambda row: finished.run(row, output),
-            rows,
-            output,
-            lambda part: notify("program", part),
-            begins,
-            finished.reset,
-        )
+            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, quantized_progress, begins)
+        run_program = partial(finished.run, output=output)
+        runs["program"] = lambda: _run_rows(run_program, rows, output, progress, begins, finished.reset)
         results: dict[str, tuple[Array, float]] = {}
         for name, run in runs.items():
             start = time.perf_counter()
             outputs = run()
             results[name] = outputs, len(outputs) / max(time.perf_counter() - start, 1e-9)
-    float_outputs = results["float"][0]
+    wanted = results["float"][0]
     for name, (outputs, _) in results.items():
-        _check_outputs(name, outputs, float_outputs)
+        if outputs.shape != wanted.shape:
+            raise ModelError(
+                f"The {name} gives outputs of shape {list(outputs.shape)}, the float model {list(wanted.shape)}.",
+                hint="the program that was compiled from this model",
+            )
+        check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
     judged: Array | None = None
-    note = ""
+    notes = finished.range_notes(inputs)
     if sequences is not None:
         labels, judged, note = sequences.judged(labels)
-    scored = float_outputs if judged is None else float_outputs[judged]
-    array = None if labels is None else _labels(labels, len(scored), chosen, scored)
-    return _judged(results, array, chosen, inputs, judged, (note,) if note else ())
-
-
-def _check_outputs(name: str, outputs: Array, wanted: Array) -> None:
-    """Refuse outputs that cannot be compared with the float outputs."""
-    if outputs.shape != wanted.shape:
-        raise ModelError(
-            f"The {name} gives outputs of shape {list(outputs.shape)}, the float model {list(wanted.shape)}.",
-            hint="the program that was compiled from this model",
-        )
-    check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
+        notes.insert(0, note)
+    scored = wanted if judged is None else wanted[judged]
+    array = None if chosen is None else _labels(labels, len(scored), chosen, scored)
+    return _judged(results, array, chosen, inputs, judged, notes)
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
@@ -217,7 +213,7 @@ def _judged(
     metric: Metric | None,
     inputs: tuple[Array, ...],
     scored: Array | None,
-    notes: tuple[str, ...],
+    notes: list[str],
 ) -> Evaluation:
     """Build the result.
 
@@ -230,8 +226,8 @@ def _judged(
     if labels is not None and metric is not None:
         every = slice(None) if scored is None else scored
         outputs = {name: found[every] for name, (found, _) in results.items()}
-        scores, differences, more = _scored(outputs, labels, metric, tuple(x[every] for x in inputs))
-        notes = (*notes, *more)
+        scores, differences = _scored(outputs, labels, metric, tuple(x[every] for x in inputs))
+        notes += _label_notes(outputs["float"], labels, metric)
     judged = tuple(
         Judged(
             name,
@@ -250,7 +246,7 @@ def _judged(
         larger_is_better=metric.larger_is_better if metric is not None else True,
         judged=judged,
         against_quantized=beside,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -260,11 +256,11 @@ def _compared(found: Array, wanted: Array) -> Comparison:
 
 def _scored(
     outputs: dict[str, Array], labels: Array, metric: Metric, inputs: tuple[Array, ...]
-) -> tuple[dict[str, Score], dict[str, MetricDifference], tuple[str, ...]]:
+) -> tuple[dict[str, Score], dict[str, MetricDifference]]:
     """Score and difference to float of each program, with confidence intervals."""
     values = {name: metric.score(found, labels, inputs) for name, found in outputs.items()}
     if metric.right is not None:
-        return *_counted(outputs, labels, metric.right, values), ()
+        return _counted(outputs, labels, metric.right, values)
     names = list(outputs)
     group = len(outputs["float"]) // len(labels)
 
@@ -283,7 +279,7 @@ def _scored(
             away = values[name] - values["float"]
             p = 1.0 if away == 0 else p_of(apart)
             differences[name] = MetricDifference(away, *percentile_interval(apart), p, test)
-    return scores, differences, ()
+    return scores, differences
 
 
 def _counted(
@@ -305,9 +301,31 @@ def _counted(
     return scores, differences
 
 
-def _labels(labels: Any, rows: int, metric: Metric | None, outputs: Array) -> Array:
+def _label_notes(outputs: Array, labels: Array, metric: Metric) -> list[str]:
+    """Note that labels and the classes of the float model look unrelated, and what would relate them."""
+    if metric.name not in ("top1", "f1") or len(np.unique(labels)) < 2:
+        return []
+    classes, rows = outputs.shape[1], len(labels)
+    table = np.zeros((classes, classes))
+    np.add.at(table, (outputs.argmax(1), labels.astype(int)), 1 / rows)
+    share, chance = float(table.trace()), float(table.sum(0) @ table.sum(1))
+    if wilson(round(share * rows), rows)[0] > chance or share - chance > _UNRELATED * (1 - chance):
+        return []
+    others = {
+        "with the label of the next row": (outputs.argmax(1)[:-1] == labels[1:]).mean(),
+        "with the label of the previous row": (outputs.argmax(1)[1:] == labels[:-1]).mean(),
+        "with the classes numbered in another order": table.max(1).sum(),
+    }
+    name, best = max(others.items(), key=lambda item: float(item[1]))
+    cause = f"; {best:.1%} {name}" if best > (1 + chance) / 2 else ""
+    return [
+        f"The float model itself is right on {share:.1%} of the rows, where {chance:.1%} are chance{cause}. Try: the "
+        "labels of these rows in the model's numbering, and data that are preprocessed as for its training."
+    ]
+
+
+def _labels(labels: Any, rows: int, metric: Metric, outputs: Array) -> Array:
     """Return checked labels as an array with an entry per sample."""
-    assert metric is not None
     try:
         array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     except (ValueError, TypeError) as error:
@@ -316,10 +334,9 @@ def _labels(labels: Any, rows: int, metric: Metric | None, outputs: Array) -> Ar
         raise ModelError(
             f"The labels are {array.dtype}{list(array.shape)}, not an array of numbers.", hint="one number for each row"
         )
-    if metric.name == "top1" or metric.name == "f1" or metric.name == "auc":
-        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    own = metric.name not in ("top1", "f1", "auc", "mae")
-    if len(array) != rows and not (own and len(array) and rows % len(array) == 0):
+    if metric.is_builtin and metric.name != "mae" and array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if len(array) != rows and (metric.is_builtin or not len(array) or rows % len(array)):
         raise ModelError(
             f"There are {len(array):,} labels for {rows:,} rows of data.",
             hint="a label for each row; a metric of your own may have one for several successive rows",
@@ -449,7 +466,7 @@ def _run_quantized(
     rows: Sequence[Row],
     output: int,
     finished: _Finished,
-    notify: ProgressCallback,
+    notify: Callable[[float], None],
     begins: Collection[int],
 ) -> Array:
     """Run the quantized model, whose inputs and outputs are integers if the program's are."""
@@ -459,7 +476,7 @@ def _run_quantized(
         return finished.as_float(_tensor(module(*given), output).numpy(), output)
 
     with torch.no_grad(), quiet(), one_thread(), begun_anew(module) as reset:
-        return _run_rows(run, rows, output, lambda part: notify("quantized", part), begins, reset)
+        return _run_rows(run, rows, output, notify, begins, reset)
 
 
 class _Finished:
@@ -495,10 +512,8 @@ class _Finished:
         self.has_states = bool(self._program.states)
         self.examples = tuple(self._example(b, name) for b in self._inputs)
 
-    def __enter__(self) -> _Finished:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Free the program."""
         self._program.close()
 
     @staticmethod
@@ -518,6 +533,32 @@ class _Finished:
             raise OptionError(
                 f"There is no output {output!r}: the program has {len(self._outputs)}.", hint="0 for the first"
             )
+
+    def range_notes(self, inputs: Sequence[Array]) -> list[str]:
+        """Return a note on each input of which much saturates, or that uses little of the program's range."""
+        found = []
+        for x, io in zip(inputs, self._inputs, strict=True):
+            if io.qparams is not None:
+                scale, zero, *limits = io.qparams
+            elif io.is_integer and io.scale is not None and io.zero_point is not None:
+                scale, zero, limits = (
+                    io.scale,
+                    io.zero_point,
+                    [np.iinfo(io.tensor.dtype).min, np.iinfo(io.tensor.dtype).max],
+                )
+            else:
+                continue
+            (low, high), (least, most) = ((limit - zero) * scale for limit in limits), (float(x.min()), float(x.max()))
+            outside, used = float(((x < low) | (x > high)).mean()), (min(most, high) - max(least, low)) / (high - low)
+            if least < most and (outside > _SATURATED or used < _USED):
+                what = (
+                    f"{outside:.1%} of them saturate" if outside > _SATURATED else f"they use {used:.1%} of its range"
+                )
+                found.append(
+                    f"The values of {io.name} are from {least:.4g} to {most:.4g}, and the program takes {low:.4g} to "
+                    f"{high:.4g}: {what}. Try: the same scale for calibration data and these, as in training."
+                )
+        return found
 
     def as_given(self, row: Row) -> list[Array]:
         """Convert inputs of the float model to the program's inputs."""

@@ -163,7 +163,8 @@ class _Fix:
         return Trial(recordings, held_out=True, exact=run_recordings(self.subject.module, recordings))
 
     def run(self) -> Fixes:
-        allowed = Allowed(self.quantizer, self.price, math.inf, cures=_CURES, helps=_helps, has_time=self.has_time)
+        helps = lambda before, after: _gain(before, after).helps  # noqa: E731
+        allowed = Allowed(self.quantizer, self.price, math.inf, cures=_CURES, helps=helps, has_time=self.has_time)
         search = Search(self.subject.module, of_one([row] for row in self.batches), self.choosing, allowed)
         default = search.made("int8", {})
         default = replace(default, price=self.price(default.module))  # a target's refusal is the caller's to see
@@ -234,8 +235,6 @@ def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
 
     The results hardly change, but all roundings in the network do, so the error of a sample is estimated better.
     """
-    if copies == 1:
-        return list(rows)
     generator = torch.Generator().manual_seed(0)
     columns = list(zip(*rows, strict=True))
     spans = [max(float(x.max()) for x in c) - min(float(x.min()) for x in c) if _is_float(c[0]) else 0 for c in columns]
@@ -244,21 +243,13 @@ def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
         found.append(row)
         for _ in range(copies - 1):
             noise = [torch.rand(x.shape, generator=generator) - 0.5 for x in row]
-            found.append(
-                tuple(
-                    x + (n * span / 255).to(x.dtype) if _is_float(x) else x
-                    for x, n, span in zip(row, noise, spans, strict=True)
-                )
-            )
+            moved = (x + (n * span / 255).to(x.dtype) for x, n, span in zip(row, noise, spans, strict=True))
+            found.append(tuple(moved))
     return found
 
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _helps(before: Fidelity, after: Fidelity) -> bool:
-    return _gain(before, after).helps
 
 
 def _gain(before: Fidelity, after: Fidelity) -> Gain:

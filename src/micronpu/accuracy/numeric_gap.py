@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import OptionError
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_dequantize, is_quantize, static_shape
+from micronpu.report.accuracy import decibels
 from micronpu.upstream.executorch import reference_graph
 
 Measure = Literal["SNR", "MSE", "L1", "steps"]
@@ -48,17 +49,17 @@ class NumericGap(NumericalComparatorBase):
 
     def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
-        written = self._written()
-        all_qparams, images = self._all_qparams(), self._images()
+        assert self.inspector is not None
+        graph = reference_graph(self.inspector)
+        written, all_qparams, images = self._written(), _all_qparams(graph), _images(graph)
         found: dict[Any, Any] = {}
         for (handles, wanted), (own, value) in mapping.items():
             if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
                 continue
             qparams = next((all_qparams[h] for h in reversed(handles) if h in all_qparams), None)
             candidates = written.get(tuple(handles)) or written.get(tuple(own)) or [value]
-            best = _closest(
-                candidates, wanted, qparams, next((images[h] for h in reversed(handles) if h in images), None)
-            )
+            image = next((images[h] for h in reversed(handles) if h in images), None)
+            best = _closest(candidates, wanted, qparams, image)
             if best is not None:
                 if qparams is not None:
                     self._steps[id(best)] = qparams[0]
@@ -75,8 +76,7 @@ class NumericGap(NumericalComparatorBase):
         if self.measure == "steps":
             step = self._steps.get(id(b), 0.0)
             return float(error.abs().max()) / step if step else math.nan
-        noise, signal = float(error.square().sum()), float(a.double().square().sum())
-        return math.inf if not noise else 10 * math.log10(signal / noise) if signal else -math.inf
+        return decibels(float(a.double().square().sum()), float(error.square().sum()))
 
     def _written(self) -> dict[tuple[int, ...], list[torch.Tensor]]:
         """Values written by NPU operations and kernels, in order, by the debug handles of their operator."""
@@ -92,47 +92,35 @@ class NumericGap(NumericalComparatorBase):
                     found.setdefault(handles, []).extend(values)
         return found
 
-    def _all_qparams(self) -> dict[int, tuple[float, int]]:
-        """Scale and zero point of the quantized result of an operator, by its debug handle."""
-        assert self.inspector is not None
-        graph: GraphModule = reference_graph(self.inspector)
-        found: dict[int, tuple[float, int]] = {}
-        for node in graph.graph.nodes:
-            handle = node.meta.get("debug_handle")
-            quantize = next((q for q in (node, *node.users) if is_quantize(q)), None)
-            if quantize is None and is_dequantize(node):
-                quantize = node
-            if isinstance(handle, int) and quantize is not None and (qparams := _qparams(quantize)) is not None:
-                found[handle] = qparams
-        return found
 
-    def _images(self) -> dict[int, tuple[int, ...]]:
-        """Sizes [N, C, H, W] of the image that a value of another rank is a reshape of, by its debug handle.
-
-        The NPU may write such a value in the order of the image in its memory, [N, H, W, C].
-        """
-        assert self.inspector is not None
-        graph: GraphModule = reference_graph(self.inspector)
-        found: dict[Node, tuple[int, ...]] = {}
-        for node in graph.graph.nodes:
-            shape, sources = static_shape(node), node.all_input_nodes
-            entry = known_import(node) if node.op == "call_function" else None
-            moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
-            if shape is not None and len(shape) == 4:
-                found[node] = shape
-            elif (
-                moves
-                and len(sources) == 1
-                and sources[0] in found
-                and math.prod(shape or ()) == math.prod(found[sources[0]])
-            ):
-                found[node] = found[sources[0]]
-        return {node.meta["debug_handle"]: image for node, image in found.items() if "debug_handle" in node.meta}
+def _all_qparams(graph: GraphModule) -> dict[int, tuple[float, int]]:
+    """Scale and zero point of the quantized result of an operator, by its debug handle."""
+    found: dict[int, tuple[float, int]] = {}
+    for node in graph.graph.nodes:
+        own = node if is_dequantize(node) else None
+        quantize = next((q for q in (node, *node.users) if is_quantize(q)), own)
+        scale, zero_point = quantize.args[1:3] if quantize is not None else (None, None)
+        if isinstance(scale, float) and isinstance(zero_point, int) and "debug_handle" in node.meta:
+            found[node.meta["debug_handle"]] = scale, zero_point
+    return found
 
 
-def _qparams(quantize: Node) -> tuple[float, int] | None:
-    scale, zero_point = quantize.args[1:3]
-    return (float(scale), int(zero_point)) if isinstance(scale, float) and isinstance(zero_point, int) else None
+def _images(graph: GraphModule) -> dict[int, tuple[int, ...]]:
+    """Sizes [N, C, H, W] of the image that a value of another rank is a reshape of, by its debug handle.
+
+    The NPU may write such a value in the order of the image in its memory, [N, H, W, C].
+    """
+    found: dict[Node, tuple[int, ...]] = {}
+    for node in graph.graph.nodes:
+        shape, sources = static_shape(node), node.all_input_nodes
+        entry = known_import(node) if node.op == "call_function" else None
+        moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
+        image = found.get(sources[0]) if moves and len(sources) == 1 else None
+        if shape is not None and len(shape) == 4:
+            found[node] = shape
+        elif image is not None and math.prod(shape or ()) == math.prod(image):
+            found[node] = image
+    return {node.meta["debug_handle"]: image for node, image in found.items() if "debug_handle" in node.meta}
 
 
 def _closest(
@@ -158,12 +146,14 @@ def _closest(
             n, c, h, w = image
             forms.append(value.reshape(n, h, w, c).permute(TO_FIRST).reshape(wanted.shape))
         if forms:
-            return min((_real(f, qparams) for f in forms), key=lambda f: _distance(f, wanted))
-    if wanted.dim() == 4 or not fitting:
-        return None
-    last = fitting[-1]
-    forms = [last, *([last.permute(TO_FIRST)] if last.dim() == 4 else [])]
-    return min((_real(f.reshape(wanted.shape), qparams) for f in forms), key=lambda f: _distance(f, wanted))
+            break
+    else:
+        if wanted.dim() == 4 or not fitting:
+            return None
+        last = fitting[-1]
+        forms = [f.reshape(wanted.shape) for f in (last, *([last.permute(TO_FIRST)] if last.dim() == 4 else []))]
+    exact = wanted.double()
+    return min((_real(f, qparams) for f in forms), key=lambda f: float((f.double() - exact).square().sum()))
 
 
 def _real(value: torch.Tensor, qparams: tuple[float, int] | None) -> torch.Tensor:
@@ -171,7 +161,3 @@ def _real(value: torch.Tensor, qparams: tuple[float, int] | None) -> torch.Tenso
     if value.is_floating_point() or qparams is None:
         return value
     return (value.to(torch.float32) - qparams[1]) * qparams[0]
-
-
-def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a.double() - b.double()).square().sum())

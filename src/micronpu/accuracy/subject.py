@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
@@ -41,7 +41,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.running import FloatRun, float_leaves, function_of, representable_range
+from micronpu.quantize.running import FloatRun, float_leaves, function_of, noise, representable_range
 from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -91,6 +91,20 @@ class LayerErrors:
     def adds(self) -> bool:
         """True if it adds any error; operators that only move quantized values do not."""
         return self.weights > 0 or self.rounding > 0
+
+    def add(self, wanted: Tensor, total: Tensor, own: Tensor, weights: Tensor, rounding: Tensor) -> None:
+        """Add one sample's errors to the sums."""
+        self.shape = tuple(wanted.shape)
+        self.signal += _power(wanted)
+        self.total += _power(total - wanted)
+        self.own += _power(own - wanted)
+        self.inherited += _power(total - own)
+        self.weights += _power(weights)
+        self.rounding += _power(rounding)
+        self.elements += wanted.numel()
+        if wanted.numel():
+            self.largest = max(self.largest, float((total - wanted).abs().max()))
+            self.peak = max(self.peak, float(wanted.abs().max()))
 
     def count_clipped(self, before: torch.Tensor) -> None:
         """Count values outside of the range of the result's qparams."""
@@ -156,7 +170,9 @@ class SideBySide:
                 continue
             total[node] = self._steps[node](total)
             if node.op == "output":
-                self._outputs(total[node], outputs)
+                self._rows += 1
+                for signal, error in noise(float_leaves(total[node]), outputs):
+                    self.signal, self.noise = self.signal + signal, self.noise + error
                 continue
             layer = self._by_quantize.get(node)
             if layer is None:
@@ -172,7 +188,7 @@ class SideBySide:
             # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
             rounding = result - torch.where(before.isfinite(), before, wanted)
             added.append((layer, alone - wanted + rounding))
-            _add(layer, wanted, _as_float(node, total[node]), result, alone - wanted, rounding)
+            layer.add(wanted, _as_float(node, total[node]), result, alone - wanted, rounding)
             layer.count_clipped(before)
         return added
 
@@ -195,14 +211,6 @@ class SideBySide:
             (node,) = node.users
             result = self._steps[node]({**self._fixed, node.all_input_nodes[0]: result})
         return result  # type: ignore[no-any-return]
-
-    def _outputs(self, found: Any, wanted: list[torch.Tensor]) -> None:
-        results = float_leaves(found)
-        self._rows += 1
-        for y, x in zip(results, wanted, strict=True):
-            known = x.isfinite() & y.isfinite()
-            self.signal += float(x[known].double().square().sum())
-            self.noise += float((y[known].double() - x[known].double()).square().sum())
 
     def _follow(
         self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, Any]
@@ -230,28 +238,6 @@ class SideBySide:
             slopes = {_origin(layer.result).name: g for (layer, _, _), g in zip(layers, gradients, strict=True)}
             for place in places:
                 place.add(exact, [slopes])
-
-
-def _add(
-    layer: LayerErrors,
-    wanted: torch.Tensor,
-    total: torch.Tensor,
-    own: torch.Tensor,
-    weights: torch.Tensor,
-    rounding: torch.Tensor,
-) -> None:
-    """Add one sample's errors to a layer's sums."""
-    layer.shape = tuple(wanted.shape)
-    layer.signal += _power(wanted)
-    layer.total += _power(total - wanted)
-    layer.own += _power(own - wanted)
-    layer.inherited += _power(total - own)
-    layer.weights += _power(weights)
-    layer.rounding += _power(rounding)
-    layer.elements += wanted.numel()
-    if wanted.numel():
-        layer.largest = max(layer.largest, float((total - wanted).abs().max()))
-        layer.peak = max(layer.peak, float(wanted.abs().max()))
 
 
 def _power(x: torch.Tensor) -> float:
@@ -284,23 +270,19 @@ def _layer(quantize: Node, constants: set[Node]) -> LayerErrors:
     assert isinstance(result, Node)
     first = result
     # A clamp belongs to its preceding operator, unless there is a quantization in between.
-    while first.op == "call_function" and is_compute(first) and not _has_weight(first, constants):
+    while first.op == "call_function" and is_compute(first) and _weight(first, constants) is None:
         floats = [n for n in first.all_input_nodes if n not in constants]
         if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
             break
         (first,) = floats
-    weight = next((n for n in first.all_input_nodes[1:] if n in constants and _is_quantized(n)), None)
-    if not (first.op == "call_function" and is_compute(first)):
-        weight = None
-    return LayerErrors(quantize, result, first, weight)
+    is_operator = first.op == "call_function" and is_compute(first)
+    return LayerErrors(quantize, result, first, _weight(first, constants) if is_operator else None)
 
 
-def _has_weight(node: Node, constants: set[Node]) -> bool:
-    return any(n in constants and _is_quantized(n) for n in node.all_input_nodes[1:])
-
-
-def _is_quantized(node: Node) -> bool:
-    return qualified_name(node).startswith("quantized_decomposed::dequantize")
+def _weight(node: Node, constants: set[Node]) -> Node | None:
+    """Quantized constant that an operator reads; None without one."""
+    found = (n for n in node.all_input_nodes[1:] if n in constants)
+    return next((n for n in found if qualified_name(n).startswith("quantized_decomposed::dequantize")), None)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,37 @@ def test_what_is_noise_and_what_is_not(program):
     assert not got.program.difference.is_noise and "more than chance" in got.verdict
 
 
+def test_data_in_another_scale_are_named(program):
+    notes = micronpu.evaluate(MODEL, 255 * X, program).notes
+    assert "The values of input_0 are from -" in notes[0] and "of them saturate. Try: the same scale" in notes[0]
+    assert "they use 0." in micronpu.evaluate(MODEL, X / 255, program.buffer).notes[0]
+    assert micronpu.evaluate(MODEL, X, program).notes == ()
+    # A program that calibrated on the wrong scale, for data as in training.
+    other = micronpu.compile(MODEL, X[:1], "imxrt700-neutron", calibration=255 * X[:8], quantization="int8")
+    evaluation = micronpu.evaluate(MODEL, X, other)
+    assert "of its range" in str(evaluation) and evaluation.notes[0].startswith("The values of input_0 are from -")
+
+
+def test_labels_that_are_mixed_up_are_named():
+    model = Net().eval()
+    with torch.no_grad():
+        model.fc.bias -= WANTED.mean(0)  # so that all classes occur
+        right = model(X).argmax(1).numpy()
+    program = micronpu.compile(model, X[:1], "imxrt700-neutron", calibration=X[:8], quantization="int8")
+    assert micronpu.evaluate(model, X, program, right).notes == ()
+    for labels, cause in (
+        (np.roll(right, 1), "% with the label of the next row"),
+        (np.roll(right, -1), "% with the label of the previous row"),
+        ((right + 1) % 4, "% with the classes numbered in another order"),
+    ):
+        (note,) = micronpu.evaluate(model, X, program, labels).notes
+        assert "The float model itself is right on " in note and cause in note
+    shuffled = np.random.default_rng(0).permutation(right)
+    for metric in ("top1", "f1"):
+        (note,) = micronpu.evaluate(model, X, program, shuffled, metric=metric).notes
+        assert "are chance. Try: " in note
+
+
 def pairs(outputs, labels, inputs):
     """A metric of one's own on pairs of rows: the mean score, the inputs being there."""
     assert inputs.shape[1:] == (2, 6, 6) and len(inputs) == len(outputs) == 2 * len(labels)
