@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
     "axes twice": (setting(lambda p: p.placed, dim_order=[0, 1, 1, 2]), r"the order of axes .*0, 1, 1, 2"),
     "axes too few": (setting(lambda p: p.placed, dim_order=[0]), "has? the order of axes|with the order of axes"),
     "offset": (setting(lambda p: p.placed, storage_offset=4), "begins inside its memory"),
-    "unknown type": (setting(lambda p: p.placed, scalar_type=ScalarType.COMPLEX64), "of the unknown type 9"),
+    "unknown type": (setting(lambda p: p.placed, scalar_type=ScalarType.COMPLEX32), "of the unknown type 8"),
     "no memory": (
         lambda p: setattr(p.value("quantize_per_tensor", 6).val, "allocation_info", None),
         "argument 6 of instruction 0, quantized_decomposed::quantize_per_tensor.out, is a tensor without memory",

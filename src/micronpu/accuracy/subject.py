@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from micronpu.base.errors import ModelError, first_line
+from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
@@ -469,11 +469,4 @@ def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: st
     first = data[:1] if isinstance(data, np.ndarray | torch.Tensor) else next(iter(data), None)
     if first is None or (isinstance(first, np.ndarray | torch.Tensor) and not len(first)):
         raise ModelError(f"The data of {asked} is empty.", hint="pass a dozen typical inputs")
-    values = first if isinstance(first, tuple | list) else (first,)
-    try:
-        tensors = [torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values]
-    except TypeError as error:
-        raise ModelError(
-            f"The data of {asked} is no numbers: {first_line(error)}.", hint="arrays of float32"
-        ) from error
-    return as_inputs(tensors)
+    return as_inputs(first)

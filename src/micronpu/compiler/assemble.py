@@ -30,7 +30,7 @@ from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition, Device, constant_bytes
 from micronpu.partition.host_block import named
 from micronpu.partition.memory import Lifetime, lower_bound, place
-from micronpu.partition.write import MethodInput, Written, without_kernel, written
+from micronpu.partition.write import FOR_COMPLEX, MethodInput, Written, without_kernel, written
 from micronpu.program.digest import stamp
 from micronpu.program.edit import strip
 from micronpu.program.io import packed
@@ -119,11 +119,11 @@ def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
     missing = without_kernel(callers)
     if missing and not allow:
         name = missing[0]
-        rest = f" Nor has it {', '.join(missing[1:])}." if missing[1:] else ""
+        caller = "view_as_complex" if name.endswith(FOR_COMPLEX) else overload_name(callers[name])
         raise UnsupportedError(
             f"ExecuTorch has no portable kernel for {name}, which {named(callers[name])} calls on the host, so that "
-            f"the program cannot run.{rest}",
-            hint=f"{hint_for(overload_name(callers[name]), 'other operators for it')}; or allow_missing_kernels=True "
+            f"the program cannot run.{''.join(f' Nor has it {n}.' for n in missing[1:])}",
+            hint=f"{hint_for(caller, 'other operators for it')}; or allow_missing_kernels=True "
             "where you register a kernel, here and on the board",
         )
     return tuple(

@@ -101,9 +101,9 @@ def compile_model(
             (the result of `convert_pt2e`); or the path of a LiteRT or ONNX file, see docs/models.md.  Several methods
             are a dictionary, ``{"prefill": (model, example), "decode": (model, example)}``, followed by the target; see
             docs/methods.md.
-        example_inputs: inputs that fix shapes and dtypes; a single tensor is one input.  A dictionary names arguments
-            of forward; the others keep their defaults. Calibration data may then be such dictionaries, and the program
-            takes the inputs in the dictionary's order.
+        example_inputs: tensors or arrays that fix shapes and dtypes; a single one is one input.  A dictionary names
+            arguments of forward; the others keep their defaults. Calibration data may then be such dictionaries, and
+            the program takes the inputs in the dictionary's order.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
             For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states are reset for

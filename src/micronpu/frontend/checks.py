@@ -52,8 +52,7 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         elif tensor.is_complex():
             what, hint = "complex", "its real and imaginary part as two inputs"
         elif tensor.device.type != "cpu":
-            what = f"on the device {tensor.device}"
-            hint = "model.cpu() and tensor.cpu(); a program is compiled on the CPU"
+            what, hint = f"on the device {tensor.device}", "model.cpu() and tensor.cpu(), to compile it on the CPU"
         if what:
             raise ModelError(f"Example input {position} is {what}, which no program takes.", hint=hint)
     return tuple(in_order(t) for t in examples)
@@ -345,7 +344,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "look the values up in the application and make them an input; constant indices become slices",
     ),
     (
-        ("stft", "istft", "view_as_complex", "view_as_real"),
+        ("stft", "istft", "complex", "polar", "view_as_complex", "view_as_real"),
         "micronpu.audio.LogMel for log-mel features; else products with constant matrices of sines and cosines, or the "
         "spectrum computed in the application",
     ),

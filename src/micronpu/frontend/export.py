@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
@@ -118,6 +119,7 @@ _OTHERS = tuple(f"{home.resolve()}/" for home in (Path(torch.__file__).parent, P
 _STANDARD = f"{Path(sysconfig.get_path('stdlib')).resolve()}/"
 
 
+_EXAMPLES = "(torch.randn(1, 3, 32, 32),), or a dictionary by forward's arguments; make objects of them in forward"
 _MOST_OF_TORCH = 160
 """Maximum number of characters of torch's own message that are quoted with the construct."""
 _AS_BUFFER = "self.register_buffer(...) with it in the module that owns it, which makes it a state of the program"
@@ -184,7 +186,7 @@ def explain(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
         lines = [f"its forward calls sys.exit({error.code!r})"]
     what = lines[0].rstrip(".") if lines else type(error).__name__
-    hint = "check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more"
+    hint = "other shapes or dtypes (x.float() for integers); torch.export.export(model, inputs) tells more"
     packed = any(isinstance(value, PackedSequence) for frame, _ in frames for value in frame.f_locals.values())
     failure = f"{type(error).__name__}: {error}{PackedSequence.__name__ * packed}"
     for pattern, construct, advice in _KNOWN:
@@ -203,14 +205,20 @@ def _is_of_user(file: str) -> bool:
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
-    """Return example inputs as a tuple of tensors."""
-    values = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
-    if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
-        kind = f"of type {type(values).__name__}"
-        if isinstance(values, (tuple, list)):
-            kind = f"a {type(values).__name__} of {', '.join(type(v).__name__ for v in values)}" if values else "empty"
-        raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)")
+    """Return example inputs as a tuple of tensors; NumPy arrays become tensors, those of float64 of float32."""
+    is_several = isinstance(example_inputs, (tuple, list))
+    values = [_from_numpy(value) for value in (example_inputs if is_several else (example_inputs,))]
+    if not values or not all(isinstance(v, torch.Tensor) for v in values):
+        kinds = ", ".join(type(v).__name__ for v in values) or "nothing"
+        kind = f"a {type(example_inputs).__name__} of {kinds}" if is_several else f"of type {kinds}"
+        raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint=_EXAMPLES)
     return check_tensors(values)
+
+
+def _from_numpy(value: Any) -> Any:
+    is_known = isinstance(value, np.ndarray) and hasattr(torch, value.dtype.name)
+    tensor = torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"])) if is_known else value
+    return tensor.float() if is_known and tensor.dtype == torch.float64 else tensor
 
 
 def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
@@ -467,19 +475,19 @@ def _has_buffers_elsewhere(program: ExportedProgram, model: nn.Module) -> bool:
 
 
 def check_static(module: GraphModule) -> None:
-    """Raise `ModelError` if a shape of a program is only known at run time, or if control flow is not supported."""
+    """Raise `ModelError` if a shape is only known at run time, an argument is complex, or control flow unsupported."""
     check_control_flow(module)
     for node in module.graph.nodes:
-        value = node.meta.get("val")
-        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+        for argument in tree_leaves((node.args, node.kwargs)):
+            if isinstance(argument, complex):
+                what = f"`{node.name}` has the complex number {argument} as an argument, which no program can hold."
+                raise ModelError(what, hint="its real and imaginary parts as two tensors")
+        for tensor in tree_leaves(node.meta.get("val")):
             if isinstance(tensor, torch.Tensor) and not all(isinstance(s, int) for s in tensor.shape):
                 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow: imports sympy
 
+                what = f"The shape {[str(s) for s in tensor.shape]} of `{node.name}` is only known at run time; an NPU "
                 hint = "export without dynamic_shapes"
                 if free_unbacked_symbols(tensor.shape):  # such as the result of `nonzero`
                     hint = "return the values and what is chosen of them as a mask, and choose in the application"
-                raise ModelError(
-                    f"The shape {[str(s) for s in tensor.shape]} of `{node.name}` is only known at run time; an NPU "
-                    "program has fixed shapes.",
-                    hint=hint,
-                )
+                raise ModelError(f"{what}program has fixed shapes.", hint=hint)

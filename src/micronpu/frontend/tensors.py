@@ -166,11 +166,9 @@ def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
 
 def number(model: GraphModule, operand: Any) -> float | None:
     """Return the finite number that an operand is, or the constant of one element; None for others."""
-    if isinstance(operand, (int, float)):
-        return float(operand)
     known = attribute(model, operand) if isinstance(operand, Node) else None
-    alone = isinstance(known, torch.Tensor) and known.numel() == 1 and math.isfinite(float(known))
-    return float(known) if alone and known is not None else None
+    value = known.item() if isinstance(known, torch.Tensor) and known.numel() == 1 else operand
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def is_constant(node: Any) -> bool:

@@ -62,8 +62,7 @@ class Unit:
             except UnsupportedError as error:
                 return error.with_traceback(None)
         for node in self.body:
-            outside = [u for u in node.users if u not in self.body and u not in self.quantizes]
-            if outside:
+            if outside := [u for u in node.users if u not in self.body and u not in self.quantizes]:
                 return UnsupportedError(
                     f"`{outside[0].name}` reads the float result of `{node.name}`", hint="quantize that operator too"
                 )
@@ -75,11 +74,10 @@ class Unit:
 
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:
     """Return True if the node computes weights (a transpose of them) at compile time."""
-    sources = [a for a in node.all_input_nodes]
-    return bool(sources) and all(
+    return bool(node.all_input_nodes) and all(
         view.constant(s) is not None
         or ((program.is_dequantize(s) or program.is_dequantize_channel(s)) and feeds_only_constants(view, s))
-        for s in sources
+        for s in node.all_input_nodes
     )
 
 
@@ -88,17 +86,14 @@ def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
     units: list[Unit] = []
     unit_of: dict[Node, Unit] = {}
     for node in view.graph.nodes:
-        if not program.is_quantize(node):
-            continue
-        source = node.args[0]
+        source = node.args[0] if program.is_quantize(node) else None
         if not isinstance(source, Node):
             continue
         if source in unit_of and not program.is_dequantize(source):
             unit_of[source].quantizes.append(node)
             unit_of[node] = unit_of[source]
             continue
-        unit = _unit(view, source, node)
-        if unit is None:
+        if (unit := _unit(view, source, node)) is None:
             continue
         units.append(unit)
         for member in (*unit.body, *unit.quantizes):

@@ -35,9 +35,8 @@ from micronpu.program.pte import DIGEST_KEY, ELEMENT_TYPES, EMPTY_DIGEST
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps
 
-_COMPLEX = {torch.complex64: 9, torch.complex128: 10}
-"""Scalar types without a kernel in ExecuTorch; custom kernels may have them."""
-_SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()} | _COMPLEX
+FOR_COMPLEX = " for complex numbers"  # added to the name of an operator whose portable kernel takes real ones alone
+_SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()}
 _MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1}
 _OWN, _SHARED = 1, 2
 """Index of the memory of a method, and of the memory that all methods share."""
@@ -269,9 +268,7 @@ class _Writer:
     def _tensor(self, tensor: Tensor) -> pte.Table:
         meta, root = tensor.meta, _root(tensor)
         if meta.dtype not in _SCALAR_TYPES:
-            raise UnsupportedError(
-                f"ExecuTorch has no tensors of {meta.dtype}, which the host part of the program has."
-            )
+            raise UnsupportedError(f"ExecuTorch has no tensors of {meta.dtype}, which the host part has.")
         memory, offset, data = _OWN, self._frame.offsets.get(id(root), 0), 0
         if root.state and root.data is not None:
             data = 1 + self._shared.states.number(_bytes(root.data)) if root is tensor else 0
@@ -318,9 +315,7 @@ class _Writer:
         is_of_tensors = isinstance(element, torch.TensorType)
         return pte.listed("TensorList" if is_of_tensors else "IntList", tuple(self._operand(v, None) for v in value))
 
-    def _operator(self, name: str, overload: str, node: Node | None = None) -> int:
-        if node is not None:
-            self.callers.setdefault(f"{name}.{overload}" if overload else name, node)
+    def _operator(self, name: str, overload: str) -> int:
         if (name, overload) not in self.method.operators:
             self.method.operators.append((name, overload))
         return self.method.operators.index((name, overload))
@@ -352,7 +347,10 @@ class _Writer:
             self._now += 1
         results = [self._place(result) for result in step.results]
         self._touch(*tensors_of(step), *step.results)
-        index = self._operator(step.name, step.overload, step.node)
+        index, name = self._operator(step.name, step.overload), f"{step.name}.{step.overload}".rstrip(".")
+        if any(t.meta.is_complex() for t in step.results) and name in portable_kernels():
+            name += FOR_COMPLEX
+        self.callers.setdefault(name, step.node)
         operands = [self._operand(value, kind) for value, kind in step.operands]
         if step.is_list:
             together = self._new(pte.listed("TensorList", tuple(results)))

@@ -169,14 +169,15 @@ ELEMENT_TYPES = {
     5: "float16",
     6: "float32",
     7: "float64",
+    9: "complex64",
+    10: "complex128",
     11: "bool",
     15: "bfloat16",
 }
 """Torch's name of ExecuTorch's element type numbers (`executorch/exir/scalar_type.py`)."""
-ELEMENT_BYTES = dict(zip(ELEMENT_TYPES.values(), (1, 1, 2, 4, 8, 2, 4, 8, 1, 2), strict=True))
+ELEMENT_BYTES = dict(zip(ELEMENT_TYPES.values(), (1, 1, 2, 4, 8, 2, 4, 8, 8, 16, 1, 2), strict=True))
 """Bytes of an element, by torch's name of the type."""
-_LITERT = b"TFL3"
-_TOSA = b"TOSA"
+_LITERT, _TOSA = b"TFL3", b"TOSA"
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,7 @@ class TensorValue:
     @cached_property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each axis, as the runtime computes them from the order of axes."""
-        strides = [0] * len(self.shape)
-        step = 1
+        strides, step = [0] * len(self.shape), 1
         for axis in reversed(self.dim_order):
             strides[axis] = step
             step *= self.shape[axis]

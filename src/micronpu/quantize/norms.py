@@ -23,7 +23,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import ROW_SUMS, Form, affine_in, degree_of, least_of
@@ -347,7 +347,7 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
         is_affine = is_affine and all(attribute(module, n) is not None for n in others)
         if not is_affine and (not moves(node) or others):
             return chain[:affine]
-        if list(node.args).count(value) != 1 or not isinstance(node.meta.get("val"), torch.Tensor):
+        if list(node.args).count(value) != 1 or not is_float32(node):
             return chain[:affine]
         chain.append(node)
         affine = len(chain) if is_affine else affine

@@ -191,12 +191,19 @@ MODELS = {
     "path of weights": (lambda: ("net.pth", X), "The model is of type str", "Try: model = Net(); model.load_state"),
     "path of a program": (lambda: (Path("net.pt2"), X), "neither a torch.nn.Module", "Try: torch.export.load(path)"),
     "class": (lambda: (Net, X), "The model is of type type", "Try: pass the module itself, compile(Net().eval()"),
-    "no examples": (lambda: (net(), ()), "`example_inputs` is empty; it is a tuple of tensors. Try: (torch.randn("),
+    "no examples": (
+        lambda: (net(), ()),
+        "`example_inputs` is a tuple of nothing; it is a tuple of tensors. Try: (torch.r",
+    ),
     "examples of numbers": (
         lambda: (net(), [1, 2]),
         "`example_inputs` is a list of int, int; it is a tuple of tensors.",
     ),
-    "example of NumPy": (lambda: (net(), X.numpy()), "`example_inputs` is of type ndarray; it is a tuple of tensors."),
+    "example of texts": (
+        lambda: (net(), np.array(["a"])),
+        "`example_inputs` is of type ndarray; it is a tuple of tenso",
+    ),
+    "example of integers": (lambda: (net(), X.to(torch.uint8)), "Input type (unsigned char)", "x.float() for integers"),
     "example shape": (lambda: (net(), X[:, :1]), "torch.export cannot trace Net", "to have 2 channels, but got 1"),
     "example features": (
         lambda: (nn.Linear(8, 4).eval(), (torch.zeros(1, 9),)),

@@ -124,6 +124,16 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
     ),
     "sparse": (lambda: compiled(conv, X.to_sparse()), ModelError, ("Example input 0 is stored as sparse_coo",)),
     "complex": (lambda: compiled(conv, X.to(torch.complex64)), ModelError, ("Example input 0 is complex",)),
+    "complex argument": (
+        lambda: compiled(lambda m, x: (x * 1j).imag + x),
+        ModelError,
+        ("has the complex number 1j as an argument, which no program can hold", "imaginary parts as two"),
+    ),
+    "complex constant": (
+        lambda: compiled(lambda m, x: (x * torch.full((8,), 2.0).to(torch.complex64)).real + x),
+        UnsupportedError,
+        ("no portable kernel for aten::mul.out for complex numbers", "test_no_traceback.py:", "micronpu.audio.LogMel"),
+    ),
     "exit": (lambda: compiled(lambda m, x: sys.exit(3)), ModelError, ("its forward calls sys.exit(3)",)),
     "callback": (lambda: compiled(conv, callback=5), OptionError, ("`callback` is of type int",)),
     "switch": (

@@ -45,6 +45,7 @@ def test_the_types_of_elements():
     assert 'include "scalar_type.fbs"' in text
     names = {"byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64", "half": "float16"}
     names |= {"float": "float32", "double": "float64", "bool": "bool", "bfloat16": "bfloat16"}
+    names |= {"complexfloat": "complex64", "complexdouble": "complex128"}
     listed = dict(re.findall(r"(\w+) = (\d+)", pte.schema_text("schema/scalar_type.fbs")))
     numbers = {int(number): names[name.lower()] for name, number in listed.items() if name.lower() in names}
     assert numbers == ELEMENT_TYPES
