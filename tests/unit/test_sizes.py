@@ -22,7 +22,7 @@ LINES = {
     "board": 5_903,
     "chips": 735,
     "cli": 7_209,
-    "compiler": 2_956,
+    "compiler": 2_951,
     "container": 706,
     "deploy": 2_964,
     "emit": 1_539,
@@ -33,14 +33,14 @@ LINES = {
     "partition": 3_639,
     "passes": 1_575,
     "program": 2_579,
-    "quantize": 10_296,
+    "quantize": 10_295,
     "recipes": 884,
     "report": 5_224,
     "runtime": 1_949,
     "targets": 17_465,
     "transforms": 3_002,
     "upstream": 1_180,
-    "verify": 2_358,
+    "verify": 2_351,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
-from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
+from micronpu.compiler.precision import Allowed, Cures, Modules, PrecisionPrice, Search, Settings, Tried
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
@@ -165,9 +165,9 @@ class _Fix:
     def run(self) -> Fixes:
         helps = lambda before, after: _gain(before, after).helps  # noqa: E731
         allowed = Allowed(self.quantizer, self.price, math.inf, cures=_CURES, helps=helps, has_time=self.has_time)
-        search = Search(self.subject.module, of_one([row] for row in self.batches), self.choosing, allowed)
+        search = Search({"": self.subject.module}, of_one([row] for row in self.batches), {"": self.choosing}, allowed)
         default = search.made("int8", {})
-        default = replace(default, price=self.price(default.module))  # a target's refusal is the caller's to see
+        default = replace(default, price=self.price(default.modules))  # a target's refusal is the caller's to see
         tried = search.explored(default)
         choices = [self.choice(one, default) for one in tried if one.price is not None]
         unlike = {(c.sqnr, c.cycles, c.bytes): c for c in reversed(choices)}
@@ -206,21 +206,21 @@ class _Fix:
         found = merged(self.base, settings)
         return found if activations == "int8" else merged(found, {"default": {"activations": activations}})
 
-    def price(self, module: GraphModule) -> PrecisionPrice:
+    def price(self, modules: Modules) -> PrecisionPrice:
         program = compile_model(
-            copied(module),
+            copied(modules[""]),
             self.subject.examples,
             self.subject.target,
             options=self.subject.options,
             verify=Verification(run=False, allow_missing_kernels=True),
         )
-        return PrecisionPrice.of(program.report, len(program.buffer))
+        return PrecisionPrice.of([program.report], len(program.buffer))
 
     def choice(self, one: Tried, default: Tried) -> FixChoice:
         """Return a program with its results on the samples that measure."""
         assert one.price is not None
         own, before = (
-            Search.fidelity_of(self.judging, run_recordings(tried.module, self.judging.recordings))
+            Search.fidelity_of({"": self.judging}, {"": run_recordings(tried.modules[""], self.judging.recordings)})
             for tried in (one, default)
         )
         name = "default" if one is default else (" + ".join(one.names) or one.activations) + one.more

@@ -176,10 +176,12 @@ def _untried(
     quantized, integer_io = own.quantized, own.quantized.integer_io
     inputs, outputs = _io_tensors(own.whole, integer_io)
     searched = () if quantized.frontier is None else quantized.frontier.notes
+    known = () if integer_io is None else (*integer_io.inputs, *(b for b in integer_io.outputs if b is not None))
+    io_notes = [f"The program takes and gives integers q: {'; '.join(map(str, known))}."] if known else []
     hashes = {f"partition {i}": hashlib.sha256(part.data).hexdigest() for i, part in enumerate(host.partitions)}
     report = replace(
         host.report,
-        notes=(*host.report.notes, *notes, *_io_notes(integer_io), *searched, *quantized.notes),
+        notes=(*host.report.notes, *notes, *io_notes, *searched, *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -243,14 +245,6 @@ def _judged(
             text = f"Method `{own.name}`: {warning}" if own.name else str(warning)
             warn(text, AccuracyWarning)
     return report
-
-
-def _io_notes(integer_io: IntegerIO | None) -> tuple[str, ...]:
-    """Return a note on the meaning of integer inputs and outputs."""
-    if integer_io is None:
-        return ()
-    known = [*integer_io.inputs, *(b for b in integer_io.outputs if b is not None)]
-    return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
 
 
 def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tuple[IOTensor, ...], tuple[IOTensor, ...]]:

@@ -141,13 +141,9 @@ def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
         before = f"{method}: " if method else ""
         model |= {before + name: value for name, value in own.model.items()}
         data |= {before + name: value for name, value in own.data.items()}
-    return Basis(
-        model,
-        data,
-        request.values_by_name(),
-        _tools(BACKENDS[find_target(request.target).backend].packages),
-        _machine(),
-    )
+    tools = {name: version for name, version in tool_versions().items() if name not in _ONLY_SHOW}
+    tools |= _versions(BACKENDS[find_target(request.target).backend].packages)
+    return Basis(model, data, request.values_by_name(), tools, _machine())
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
@@ -159,11 +155,6 @@ def tool_versions() -> dict[str, str]:
     """Return versions of Python, micronpu and its installed dependencies."""
     names = [name[0] for text in requirements() if "extra ==" not in text and (name := _NAME.match(text))]
     return {"python": platform.python_version(), "micronpu": VERSION, **_versions(names)}
-
-
-def _tools(packages: Iterable[str]) -> dict[str, str]:
-    found = {name: version for name, version in tool_versions().items() if name not in _ONLY_SHOW}
-    return found | _versions(packages)
 
 
 def _machine() -> dict[str, str]:

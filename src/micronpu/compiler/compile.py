@@ -13,14 +13,14 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
 from micronpu.compiler.host import with_parts
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
-from micronpu.compiler.quantized import Methods, Modules, check_methods, opened_methods, quantized_methods
+from micronpu.compiler.quantized import Methods, check_methods, opened_methods, quantized_methods
 from micronpu.frontend.checks import Train, check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.integers import separate_clamps
@@ -127,7 +127,7 @@ def compile_model(
     """
     checks, request = Verification.of(verify), Transforms.of(transforms)
     check_callback(callback)
-    given = _methods_of(model, example_inputs)
+    given = _methods_of(model, example_inputs, train, request)
     if "" in given:
         calibration = {"": calibration}
     else:
@@ -139,26 +139,20 @@ def compile_model(
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    _check_several(methods, how, checks, train, request)
     fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights
-    quantizers = {n: how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None) for n in methods}
-    if len(methods) > 1 and any(quantizer.settings.corrections.need_data for quantizer in quantizers.values()):
-        raise OptionError(
-            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
-            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
-        )
+    is_fixed = train is not None or fewer is not None or not isinstance(calibration, Mapping)
     quantized = quantized_methods(
         methods,
-        quantizers,
+        {n: how.quantizer_for(device.quantizer, train is not None, chooses=not is_fixed) for n in methods},
         calibration,
         clock,
         train=train,
         held_out=checks,
         reduced=fewer,
         float_too=checks.run,
-        allowed=None if train is not None or fewer is not None or "" not in methods else allowed_by(how, device),
+        allowed=None if is_fixed else allowed_by(how, device),
     )
-    if train is None and "" in methods:
+    if train is None:
         quantized = {name: replace(one, proposal=one.proposal or how.proposal) for name, one in quantized.items()}
     staged = [
         Staged.of(one, device, clock, checks, name=name)
@@ -174,11 +168,17 @@ def compile_model(
     return program_of(staged, target, checks, clock).made_of(basis)
 
 
-def _methods_of(model: Any, example_inputs: Any) -> Methods:
+def _methods_of(model: Any, example_inputs: Any, train: Train | None, request: Transforms) -> Methods:
     """Return the methods of the arguments; the name of the only model is ""."""
     if not isinstance(model, Mapping):
         return {"": (model, example_inputs)}
     check_is_no_state_dict(model)
+    if train is not None or request.reduces:
+        what = "train" if train is not None else "transforms"
+        raise ModelError(
+            f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
+            hint="train or transform the model first, and compile its methods then",
+        )
     if example_inputs is not None and not isinstance(example_inputs, str):
         raise ModelError(
             "Each of several methods has its own `example_inputs`.",
@@ -186,30 +186,6 @@ def _methods_of(model: Any, example_inputs: Any) -> Methods:
         )
     check_methods(model)
     return model
-
-
-def _check_several(
-    methods: Modules, how: Quantization, checks: Verification, train: Train | None, request: Transforms
-) -> None:
-    """Refuse arguments that do not fit several methods."""
-    if "" in methods:
-        return
-    if train is not None or request.reduces:
-        what = "train" if train is not None else "transforms"
-        raise ModelError(
-            f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
-            hint="train or transform the model first, and compile its methods then",
-        )
-    if checks.data is not None or checks.metric is not None:
-        raise OptionError(
-            "`data` and `metric` judge one model, and each of several methods has its own outputs.",
-            hint="micronpu.evaluate of each method, or micronpu.compile of one",
-        )
-    if how.activations in ("auto", "accurate"):
-        raise OptionError(
-            f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
-            hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
-        )
 
 
 @moved(**QUANTIZATION_NOW)

@@ -11,10 +11,11 @@ A network for which int8 suffices keeps its int8 program, byte for byte.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,7 +26,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
-from micronpu.frontend.tensors import copied, states_of
+from micronpu.frontend.tensors import copied
 from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
@@ -58,6 +59,9 @@ _AFTER = frozenset({"fit_ranges", *_CORRECTED})
 """Corrections of a calibrated model."""
 Settings: TypeAlias = dict[str, Any]
 """Settings in the form that `micronpu.quantize.settings_file` reads."""
+Modules: TypeAlias = Mapping[str, GraphModule]
+Results: TypeAlias = Mapping[str, list[list[Row]]]
+"""Results of each call of each recording, by method."""
 Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
 
 
@@ -78,15 +82,16 @@ class PrecisionPrice:
     bytes: int = 0
 
     @classmethod
-    def of(cls, report: DelegationReport, size: int = 0) -> PrecisionPrice:
-        """Return the cost from the report of a program."""
+    def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
+        """Return the cost of a call of each method from the reports of a program."""
         operators: dict[str, float] = {}
-        for operation in (*report.operations, *report.core_operations):
+        for operation in (o for report in reports for o in (*report.operations, *report.core_operations)):
             if operation.cost is not None and operation.origin.nodes:
                 name = operation.origin.nodes[0]
                 operators[name] = operators.get(name, 0.0) + operation.cost.cycles
-        cycles = float(sum(t.cycles for t in report.latency) or sum(operators.values()))
-        return cls(cycles, sum(t.milliseconds for t in report.latency) or None, operators, size)
+        times = [time for report in reports for time in report.latency]
+        cycles = float(sum(t.cycles for t in times) or sum(operators.values()))
+        return cls(cycles, sum(t.milliseconds for t in times) or None, operators, size)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Allowed:
 
     Attributes:
         quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
-        price: compiles a quantized module, which is not changed, without verifying the program.
+        price: compiles quantized methods, which are not changed, without verifying the program.
         slowdown: maximum time of a program, as a multiple of int8's; inf to measure all improvements.
         activations: of the program that the search starts with.
         cures: corrections to try, group by group, in addition to projections.
@@ -105,7 +110,7 @@ class Allowed:
     """
 
     quantizer: Callable[[str, Settings], StaticQuantizer]
-    price: Callable[[GraphModule], PrecisionPrice]
+    price: Callable[[Modules], PrecisionPrice]
     slowdown: float
     activations: str = "int8"
     cures: Cures = CURES
@@ -124,29 +129,39 @@ class Tried:
 
     Attributes:
         activations: of most operators.
-        module: quantized.
+        modules: quantized, by method.
         settings: in addition to the activations.
         names: of the corrections among them.
         more: description of operators with another precision, for the report.
-        calibrated: the float model with its observers, if further corrections are possible; not changed by them.
+        calibrated: the float methods with observers, if further corrections are possible; not changed by them.
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
         decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
-        results: of the module for each call of the trial.
+        results: of each method for each call of its trial.
     """
 
     activations: str
-    module: GraphModule
+    modules: Modules
     settings: Settings
     fidelity: Fidelity
     names: tuple[str, ...] = ()
     more: str = ""
-    calibrated: GraphModule | None = None
+    calibrated: Modules | None = None
     price: PrecisionPrice | None = None
     lost: float = 0.0
     decides_alike: bool = False
     decides_otherwise: bool = False
-    results: list[list[Row]] | None = None
+    results: Results | None = None
+
+    @property
+    def module(self) -> GraphModule:
+        """The only module, or the first one."""
+        return next(iter(self.modules.values()))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if single operators are not evaluated: those of several methods, and of loops, which run slowly."""
+        return len(self.modules) > 1 or any(loops_of(self.module))
 
     @property
     def name(self) -> str:
@@ -176,18 +191,18 @@ class Tried:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The quantized module that was chosen.
+    """The quantized modules that were chosen.
 
     Attributes:
-        module: its states are inputs and outputs.
+        modules: by method; their states are inputs and outputs.
         frontier: measurements; None if int8 suffices.
-        results: of the module for each call of the trial; None if unknown.
+        results: of each method for each call of its trial.
         proposal: hint that makes a choice possible; "" if one was made.
     """
 
-    module: GraphModule
+    modules: Modules
     frontier: Frontier | None = None
-    results: list[list[Row]] | None = None
+    results: Results = field(default_factory=dict)
     proposal: str = ""
 
 
@@ -203,48 +218,52 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         wanted = replace(how, activations=activations, max_slowdown=None, settings=every)  # type: ignore[arg-type]
         return wanted.quantizer_for(device.quantizer)
 
-    def price(module: GraphModule) -> PrecisionPrice:
-        return PrecisionPrice.of(host_part(copied(module), device.unverified()).report)
+    def price(modules: Modules) -> PrecisionPrice:
+        return PrecisionPrice.of([host_part(copied(m), device.unverified()).report for m in modules.values()])
 
     return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 
 
 def chosen(
-    module: GraphModule,
+    modules: Modules,
     sequences: Sequence[Sequence[Call]],
-    trial: Trial,
-    plain: GraphModule,
+    trials: Mapping[str, Trial],
+    plain: Modules,
     allowed: Allowed,
     clock: Clock,
     statistics: FloatStatistics | None,
 ) -> Chosen:
-    """Return the best module within the time that is allowed.
+    """Return the best modules within the time that is allowed.
 
     Args:
-        module: the float model; it is not changed.
+        modules: the float methods; they are not changed.
         sequences: calibration data.
-        trial: samples or recordings for the evaluation, and the float model's results.
-        plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
+        trials: samples or recordings for the evaluation of each method, and the float model's results.
+        plain: the methods quantized by `allowed.quantizer(allowed.activations, {})`.
         statistics: of that quantization; None for none.
     """
-    fewest = at.FEWEST_HELD_OUT if trial.held_out else at.FEWEST_CALLS
-    if not trial.exact or sum(map(len, trial.recordings)) < fewest:
-        return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
+    for trial in trials.values():
+        fewest = at.FEWEST_HELD_OUT if trial.held_out else at.FEWEST_CALLS
+        if not trial.exact or sum(map(len, trial.recordings)) < fewest:
+            return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
-        search = Search(module, sequences, trial, allowed, statistics)
+        search = Search(modules, sequences, trials, allowed, statistics)
         with clock.early("verify"):
             start = search.rated(allowed.activations, plain, {})
         if start.serves:
-            return Chosen(plain, results=start.results)
+            return Chosen(plain, results=start.results or {})
         with clock.step("choose") as search.progress:
             return search.chosen(search.priced(start))
 
 
 class Search:
-    """Makes programs of a float model, and evaluates them.
+    """Makes programs of float methods, and evaluates them.
+
+    All methods get the same corrections and activations, so that they agree on the qparams and weights that they share;
+    single operators get another precision only in a program of one method.
 
     Args:
-        module, sequences, trial, statistics: of `chosen`.
+        modules, sequences, trials, statistics: of `chosen`.
 
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
@@ -253,23 +272,24 @@ class Search:
 
     def __init__(
         self,
-        module: GraphModule,
+        modules: Modules,
         sequences: Sequence[Sequence[Call]],
-        trial: Trial,
+        trials: Mapping[str, Trial],
         allowed: Allowed,
         statistics: FloatStatistics | None = None,
     ) -> None:
-        self.module, self.states, self.sequences, self.trial = module, states_of(module), sequences, trial
-        self.allowed = allowed
-        self.work = work_of(module)
-        self.sizes = sizes_of(module)
-        self.exact = _floats(trial.exact)
+        self.modules, self.sequences, self.trials, self.allowed = modules, sequences, trials, allowed
+        self.trial = next(iter(trials.values()))  # of the only method
+        self.work = {name: macs for module in modules.values() for name, macs in work_of(module).items()}
+        self.sizes = {name: size for module in modules.values() for name, size in sizes_of(module).items()}
+        self.calls = sum(len(recording) for trial in trials.values() for recording in trial.exact)
         self.has_int16 = allowed.quantizer(allowed.activations, {}).capabilities.has_int16
+        self.has_magnitudes = any(map(has_magnitudes, modules.values()))
         self.statistics = FloatStatistics() if statistics is None else statistics
         self.attempts: list[tuple[str, Tried, Tried]] = []
         self.progress: Callable[[float], None] = lambda part: None
-        self.trials = 0
-        self.sources: list[ElementSources | None] | None = None
+        self.count = 0
+        self.sources: dict[str, list[ElementSources | None]] = {}
 
     def chosen(self, start: Tried) -> Chosen:
         """Return the best program within the time."""
@@ -277,7 +297,7 @@ class Search:
         most = self.allowed.slowdown * start.cycles
         best = self.best(tried, most)
         best = best if best.is_near else self.on_core(best, most)
-        return Chosen(best.module, self.frontier(tried, best, start), best.results)
+        return Chosen(best.modules, self.frontier(tried, best, start), best.results or {})
 
     def explored(self, start: Tried) -> list[Tried]:
         """Return programs at several prices, the first one first.
@@ -301,7 +321,7 @@ class Search:
 
     def everywhere(self, first: Tried) -> Tried | None:
         """Return the program with int16 everywhere except operators on the core; None if there is none."""
-        cured = merged(first.settings, _CORRECTED | ({"projections": True} if has_magnitudes(self.module) else {}))
+        cured = merged(first.settings, _CORRECTED | ({"projections": True} if self.has_magnitudes else {}))
         own = [name for group in (*_PROJECTIONS, *CURES) for name, cure in group if cure.items() <= cured.items()]
         names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
         wide = self.quantized("int16", cured, names, first.more)
@@ -313,32 +333,38 @@ class Search:
         return self.priced(wide)
 
     def rated(
-        self, activations: str, module: GraphModule, settings: Settings, names: tuple[str, ...] = (), more: str = ""
+        self, activations: str, modules: Modules, settings: Settings, names: tuple[str, ...] = (), more: str = ""
     ) -> Tried:
-        results = run_recordings(module, self.trial.recordings)
-        fidelity = self.fidelity_of(self.trial, results)
-        judges = self.trial.metric is not None or fidelity.score >= at.FAR
-        if judges and self.sources is None:  # the same for all programs
-            self.sources = sources_of(module)
-        accuracy = compared(results, self.trial, self.sources or ()) if judges else None
-        lost, metric = 0.0, None if accuracy is None else accuracy.metric
-        if metric is not None:
-            lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
-        agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
-        differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees))
-        if accuracy is not None and metric is None:  # a part of an output may differ, such as scores beside pixels
-            differs = differs or (accuracy.sqnr or math.inf) < at.FAR
-        if at.NEAR <= fidelity.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
-            most = CHANGED if not self.trials else CHANGED / 2
-            differs = differs or expected_changes(results, self.trial) > most
-        alike = agrees and not self.allowed.is_accurate and at.FAR <= fidelity.score < at.NEAR
-        made = Tried(activations, module, settings, fidelity, names, more, lost=lost)
+        results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
+        fidelity, losses, alike, differs = self.fidelity_of(self.trials, results), list[float](), True, False
+        for name, trial in self.trials.items():
+            own = self.fidelity_of({name: trial}, results)
+            judges = trial.metric is not None or own.score >= at.FAR
+            if judges and name not in self.sources:  # the same for all programs
+                self.sources[name] = sources_of(modules[name])
+            accuracy = compared(results[name], trial, self.sources[name]) if judges else None
+            metric = None if accuracy is None else accuracy.metric
+            if metric is not None:
+                losses.append((metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1))
+            agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
+            if accuracy is not None:
+                differs = differs or accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees)
+            if accuracy is not None and metric is None:  # a part of an output may differ, as scores beside pixels
+                differs = differs or (accuracy.sqnr or math.inf) < at.FAR
+            if at.NEAR <= own.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
+                most = CHANGED if not self.count else CHANGED / 2
+                differs = differs or expected_changes(results[name], trial) > most
+            alike = alike and agrees and not self.allowed.is_accurate and own.score >= at.FAR
+        alike = alike and fidelity.score < at.NEAR
+        made = Tried(activations, modules, settings, fidelity, names, more, lost=max(losses, default=0.0))
         return replace(made, decides_alike=alike, decides_otherwise=differs, results=results)
 
     @staticmethod
-    def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
-        """Return the distance of results of all calls of a trial from the float model's."""
-        return Fidelity.of(_floats(trial.exact), _floats(results), [len(recording) for recording in trial.recordings])
+    def fidelity_of(trials: Mapping[str, Trial], results: Results) -> Fidelity:
+        """Return the distance of results of all calls of trials from the float model's."""
+        exact = _side_by_side([trial.exact for trial in trials.values()])
+        found = _side_by_side([results[name] for name in trials])
+        return Fidelity.of(exact, found, [len(calls) for trial in trials.values() for calls in trial.recordings])
 
     def quantized(
         self,
@@ -346,7 +372,7 @@ class Search:
         settings: Settings,
         names: tuple[str, ...] = (),
         more: str = "",
-        known: GraphModule | None = None,
+        known: Modules | None = None,
     ) -> Tried | None:
         """Return a program, or the earlier one of the same settings; None if it cannot be made, or not in the time."""
         for _, _, done in self.attempts:
@@ -354,8 +380,8 @@ class Search:
                 return replace(done, names=names, more=more)
         if not self.allowed.has_time((names or (activations,))[-1] + more):
             return None
-        self.progress(min(self.trials / at.TRIALS, 1.0))
-        self.trials += 1
+        self.progress(min(self.count / at.TRIALS, 1.0))
+        self.count += 1
         try:
             return self.made(activations, settings, names, more, known)
         except MicroNpuError:  # such as an operator without derivatives, or a metric that is not a number
@@ -367,26 +393,25 @@ class Search:
         settings: Settings,
         names: tuple[str, ...] = (),
         more: str = "",
-        known: GraphModule | None = None,
+        known: Modules | None = None,
     ) -> Tried:
         """Return a new program.
 
         Args:
-            known: the float model calibrated for these settings; not changed.
+            known: the float methods calibrated for these settings; not changed.
 
         Raises:
-            MicroNpuError: the model cannot be quantized so.
+            MicroNpuError: the methods cannot be quantized so, such as with two precisions for a state.
         """
-        quantizers = {"": self.allowed.quantizer(activations, settings)}
+        quantizers = {name: self.allowed.quantizer(activations, settings) for name in self.modules}
         if known is None:
-            fresh = {"": copied(self.module)}
-            known = calibrated(fresh, self.sequences, quantizers, None, self.statistics)[""]
-        module = finished({"": copied(known)}, self.sequences, quantizers, self.statistics)[""]
-        return replace(self.rated(activations, module, settings, names, more), calibrated=known)
+            known = calibrated(copied(dict(self.modules)), self.sequences, quantizers, None, self.statistics)
+        modules = finished(copied(dict(known)), self.sequences, quantizers, self.statistics)
+        return replace(self.rated(activations, modules, settings, names, more), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:
         try:
-            return replace(tried, price=self.allowed.price(tried.module))
+            return replace(tried, price=self.allowed.price(tried.modules))
         except MicroNpuError:
             return tried
 
@@ -423,7 +448,7 @@ class Search:
         if (before.default, before.corrections) == (after.default, after.corrections):
             return True
         if "projections" in cure:
-            return not has_magnitudes(self.module)
+            return not self.has_magnitudes
         if "fit_ranges" in cure:
             costs = sum(self.work.values()) * min(sum(map(len, self.sequences)), 100)
             return tried.activations != "int8" or (
@@ -434,7 +459,7 @@ class Search:
 
     def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
         """Return the best set of operators in int16 within the time, compiled, or all sets; [] if there is none."""
-        if wide is None or any(loops_of(narrow.module)) or narrow.price is None:
+        if wide is None or narrow.is_whole or narrow.price is None:
             return []
         most, cycles = min(most, wide.cycles), self._by_name(narrow)
         # int16 everywhere may need more memory than the chip has, and some operators in int16 may not.
@@ -467,8 +492,8 @@ class Search:
         most = min(at.ORDER_WORK // max(1, sum(self.work.values())), at.ORDER_NODES // max(1, nodes))
         runs = max(1, most // max(1, min(nodes, MOST_ORDERED)))
         recordings, shares = self.trial.recordings, tried.fidelity.shares
-        count = min(2 if self.states else min(at.ORDER_SAMPLES, runs), len(recordings))
-        calls = max(2, min(at.ORDER_CALLS, runs // 2)) if self.states else 1
+        count = min(2 if self.trial.has_states else min(at.ORDER_SAMPLES, runs), len(recordings))
+        calls = max(2, min(at.ORDER_CALLS, runs // 2)) if self.trial.has_states else 1
         picked: Sequence[int] = range(0, len(recordings), len(recordings) // count)[:count]
         picked = sorted(range(len(recordings)), key=lambda i: -shares[i])[:count] if noisiest else picked
         return [recordings[i][:calls] for i in picked], _floats([self.trial.exact[i][:calls] for i in picked])
@@ -486,7 +511,7 @@ class Search:
     def on_core(self, best: Tried, most: float) -> Tried:
         """Return the program with small operators in float on the core, if that removes much noise."""
         is_close = best.fidelity.score >= at.CLOSE and not best.decides_otherwise
-        if is_close or any(loops_of(best.module)):
+        if is_close or best.is_whole:
             return best
         recordings, exact = self.for_order(best)
         sensitivity = Sensitivity(best.module, self.work, recordings, wide=False)
@@ -540,10 +565,10 @@ class Search:
             for t in every
         )
         weights = activations = math.inf
-        if not any(loops_of(best.module)):  # steps that are called in a loop run slowly
+        if not best.is_whole:
             recordings, exact = self.for_order(best, noisiest=False)
             weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
-        return Frontier(points, len(self.exact), weights, activations, best.is_near)
+        return Frontier(points, self.calls, weights, activations, best.is_near)
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:
@@ -562,3 +587,10 @@ def _typed(tried: Tried, best: Tried, start: Tried) -> str:
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:
     """Return the float outputs of each call."""
     return [float_leaves(row) for recording in results for row in recording]
+
+
+def _side_by_side(methods: Sequence[Sequence[Sequence[Row]]]) -> list[list[torch.Tensor]]:
+    """Return the float outputs of each call of all methods; in a call of one, those of the others are empty."""
+    calls = [_floats(own) for own in methods]
+    empty = [[torch.zeros(0)] * len(own[0]) if own else [] for own in calls]
+    return [list(itertools.chain(*empty[:i], row, *empty[i + 1 :])) for i, own in enumerate(calls) for row in own]

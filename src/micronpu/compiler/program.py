@@ -498,7 +498,10 @@ class CompiledProgram(Shown, Generic[ReportT]):
             if fast or check or profile is not False:
                 raise OptionError("`fast`, `check` and `profile` are not available on a board.", hint="leave them out")
             with own.board(on) as board:
-                results = tuple(torch.from_numpy(a.copy()) for a in board.run(*(_array(x) for x in inputs)))
+                results = tuple(
+                    torch.from_numpy(a.copy())
+                    for a in board.run(*(x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in inputs))
+                )
         elif profile is not False:
             from micronpu.runtime import HostProgram, RunOptions
 
@@ -559,7 +562,3 @@ if TYPE_CHECKING:
     CompiledMethods: TypeAlias = CompiledProgram[MethodsReport]
 else:
     CompiledMethods = CompiledProgram  # the name of a program with several methods, in annotations
-
-
-def _array(value: Any) -> Any:
-    return value.detach().numpy() if isinstance(value, torch.Tensor) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
 from micronpu.program.io import VECTORS
-from micronpu.quantize.calibrate import calibrated, finished, forget
+from micronpu.quantize.calibrate import calibrated, finished, forget, of_method
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.data import (
     CalibrationData,
@@ -101,21 +101,16 @@ class Quantized:
         return states_of(self.module).values
 
     @classmethod
-    def of_integers(cls, given: Exported) -> Quantized:
-        """Return a model that was quantized before."""
-        rows, digests = (given.examples,), Digests(of_model(given))
-        return cls(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
-
-    @classmethod
-    def of_float(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer) -> Quantized:
-        """Return a model that is not yet quantized, with its data; None without any, for training."""
+    def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer) -> Quantized:
+        """Return a model before quantization, with its data; None without any."""
         notes, digests = _import_notes(given.module), Digests(of_model(given))
         if data is None:
             rows = (given.examples,)
             return cls(given.module, given.examples, rows, Trial((rows,)), notes=notes, digests=digests)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
-        count = sum(map(len, data.sequences))
-        warnings = of_data(data.rows, names, count, data.distinct, _steps(quantizer))
+        count, default = sum(map(len, data.sequences)), quantizer.settings.default
+        steps = 65535 if default is not None and default.activations == "int16" else 255
+        warnings = of_data(data.rows, names, count, data.distinct, steps)
         return cls(
             given.module,
             given.examples,
@@ -128,18 +123,15 @@ class Quantized:
 
     def quantized(self, module: GraphModule, quantizer: StaticQuantizer) -> Quantized:
         """Return the model after quantization."""
-        made = replace(self, module=module, warnings=_of_quantized(self.warnings, module))
+        # An input that is standardized before it is quantized has no scale that could be too large.
+        raw = {n.name for n in module.graph.nodes if n.op == "placeholder" and any(map(is_quantize, n.users))}
+        warnings = tuple(w for w in self.warnings if w.rule != "unlike-features" or w.node in raw)
+        made = replace(self, module=module, warnings=warnings)
         if (io := quantizer.settings.io) is None:
             return made
         integer_io = to_integer_io(module, as_bytes=io.as_bytes)
         rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
-
-
-def mark_for_calibration(given: Exported, sequences: Sequence[Sequence[Row]]) -> None:
-    """Allow loops in a float model that is calibrated, and mark its inputs that are never negative."""
-    LOOPS_ALLOWED.say(given.module, True)
-    NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
 
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:
@@ -190,14 +182,14 @@ def quantized_methods(
             raise ModelError(
                 f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
             )
-        made = {name: replace(Quantized.of_integers(own), names=names[name]) for name, own in given.items()}
-        check_qparams({name: one.module for name, one in made.items()})
-        return made
-    sequences: list[list[Call]] = []
-    data: dict[str, CalibrationData] = {}
-    if train is None or reduced is not None:
+    sequences, data = list[list[Call]](), dict[str, CalibrationData]()
+    if not ready and (train is None or reduced is not None):
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
-    made = {n: replace(Quantized.of_float(own, data.get(n), quantizers[n]), names=names[n]) for n, own in given.items()}
+    made = {n: replace(Quantized.of(own, data.get(n), quantizers[n]), names=names[n]) for n, own in given.items()}
+    if ready:
+        modules = {name: integer_states(own.module) for name, own in given.items()}
+        check_qparams(modules)
+        return {name: replace(one, module=modules[name]) for name, one in made.items()}
     if reduced is not None:
         quantizers = dict(quantizers)
         with clock.step("sparsify") as progress:
@@ -216,7 +208,9 @@ def quantized_methods(
             modules = {name: _trained(own, quantizers[name], train) for name, own in given.items()}
     else:
         for name, own in given.items():
-            mark_for_calibration(own, data[name].sequences)
+            LOOPS_ALLOWED.say(own.module, True)
+            rows = [row for calls in data[name].sequences for row in calls]
+            NOT_NEGATIVE.say(own.module, inputs_not_negative(own, rows))
         modules, made = _calibrated(given, made, sequences, quantizers, clock, allowed)
     return {name: one.quantized(modules[name], quantizers[name]) for name, one in made.items()}
 
@@ -249,23 +243,12 @@ def _calibrated(
             forget(module, modules[name])
     if second is None or allowed is None:
         return modules, made
-    ((name, one),) = made.items()
-    found = chosen(second[name], sequences, one.trial, modules[name], allowed, clock, statistics)
-    one = replace(one, frontier=found.frontier, results=found.results, proposal=found.proposal)
-    return {name: found.module}, {name: one}
-
-
-def _steps(quantizer: StaticQuantizer) -> int:
-    """Return the number of LSBs in the range of an input."""
-    default = quantizer.settings.default
-    return 65535 if default is not None and default.activations == "int16" else 255
-
-
-def _of_quantized(warnings: Iterable[ReportWarning], module: GraphModule) -> tuple[ReportWarning, ...]:
-    """Return the warnings without those about the scale of an input that is standardized before it is quantized."""
-    inputs = (node for node in module.graph.nodes if node.op == "placeholder")
-    raw = {node.name for node in inputs if any(map(is_quantize, node.users))}
-    return tuple(w for w in warnings if w.rule != "unlike-features" or w.node in raw)
+    found = chosen(second, sequences, {n: m.trial for n, m in made.items()}, modules, allowed, clock, statistics)
+    made = {
+        name: replace(one, frontier=found.frontier, results=found.results.get(name), proposal=found.proposal)
+        for name, one in made.items()
+    }
+    return dict(found.modules), made
 
 
 # ---------------------------------------------------------------- the user's arguments
@@ -396,9 +379,26 @@ def _data(
         data = {}
         for name, own in given.items():
             with _named(name):
-                data[name] = CalibrationData.of(own, known[name], held_out, float_too=float_too)
+                data[name] = CalibrationData.of(own, known[name], _held_out(held_out, name, given), float_too=float_too)
         return [[(name, row) for row in rows] for name, own in data.items() for rows in own.sequences], data
     return _calls(given, calibration, held_out, float_too)
+
+
+def _held_out(asked: HeldOut, name: str, given: Mapping[str, Any]) -> HeldOut:
+    """Return the options of one method."""
+    own = {option: getattr(asked, option) for option in ("data", "labels", "metric") if name}
+    for option, value in own.items():
+        if isinstance(value, Mapping):
+            if more := value.keys() - given.keys():
+                what = f"`{option}` of verify= has an entry for `{sorted(map(str, more))[0]}`, which is no method."
+                raise OptionError(what, hint=f"one of {_names(given)}")
+            own[option] = value.get(name)
+        elif value is not None and option != "metric":
+            raise OptionError(
+                f"`{option}` of verify= is {described(value)}, and each of several methods has its own.",
+                hint=f'Verification({option}={{"{name}": ...}})',
+            )
+    return replace(asked, **own)
 
 
 def _calls(
@@ -411,7 +411,7 @@ def _calls(
     if held_out.held_out:
         raise OptionError(
             "`held_out` counts samples of one method, and in the calibration data methods alternate.",
-            hint="held_out=0, or calibration data by method",
+            hint="held_out=0, data= by method, or calibration data by method",
         )
     sequences: list[list[Call]] = []
     for number, sequence in enumerate(in_turn(calibration, "calibration")):
@@ -430,10 +430,13 @@ def _calls(
                 sequences[-1] += [(name, one) for one in calibration_batches([row], given[name].examples)]
     data = {}
     for name, own in given.items():
-        own_calls = [[row for called, row in sequence if called == name] for sequence in sequences]
-        if not any(own_calls):
+        calls = of_method(name, sequences)
+        if not calls:
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
-        data[name] = CalibrationData.of_calls(own, own_calls, float_too=float_too)
+        own_data = calls if own.states else [row for sequence in calls for row in sequence]
+        asked = _held_out(held_out, name, given)
+        asked = asked if asked.data is not None else replace(asked, held_out=0)
+        data[name] = CalibrationData.of(own, own_data, asked, float_too=float_too)
     return sequences, data
 
 

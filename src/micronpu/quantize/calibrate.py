@@ -30,6 +30,7 @@ from micronpu.quantize.calibration_cache import (
     restore_all,
     unpack_observers,
 )
+from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.float64 import runnable
@@ -39,7 +40,7 @@ from micronpu.quantize.norms import mark_standardisation, mark_uneven
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
-from micronpu.quantize.running import Call, Row, seen_calls
+from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams, level_norms, name_lines, share_qparams
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.weights import correct
@@ -195,7 +196,8 @@ def observe_calls(
         progress: called with the number of finished calls.
         knows_some: some observers have learnt already.
     """
-    number, far, states = 0, FarValues(), _states_of(prepared)
+    number, far = 0, FarValues()
+    states = {name: states_of(module) for name, module in prepared.items()}
     runs, later = dict[str, GraphModule](), dict[str, GraphModule]()
 
     def observed_call(name: str, *given: torch.Tensor) -> Any:
@@ -218,15 +220,9 @@ def observe_calls(
     with quiet(), torch.no_grad(), one_thread():
         for _ in _results(states, sequences, observed_call, watched):
             pass
-        with contextlib.ExitStack() as stack:
-            for module in runs.values():
-                stack.enter_context(unobserved(module))
+        with unobserved(*runs.values()):
             far.clamp(lambda run: _results(states, sequences, lambda name, *given: run(runs[name], *given)))
     return far
-
-
-def _states_of(modules: Mapping[str, GraphModule]) -> dict[str, States]:
-    return {name: states_of(module) for name, module in modules.items()}
 
 
 def _results(
@@ -297,7 +293,7 @@ def observed(
             level_norms(modules.values())
         for name, module in modules.items():
             made[name] = _prepared(module, quantizers[name])
-            _hand_on_states(module, made[name])
+            made[name].meta[KEY] = states_of(module)
             prepare_loops(made[name], quantizers[name], _prepared)
             if is_joint:  # before calibration: whether a part has its own qparams must not differ between methods
                 settle_concat_groups(made[name])
@@ -330,11 +326,6 @@ def _converted(prepared: GraphModule) -> GraphModule:
     return convert_pt2e(prepared)  # type: ignore[no-any-return]
 
 
-def _hand_on_states(module: GraphModule, made: GraphModule) -> None:
-    if KEY in module.meta:
-        made.meta[KEY] = module.meta[KEY]
-
-
 def quantize(
     module: GraphModule, sequences: Sequence[Sequence[Row]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
@@ -355,19 +346,23 @@ def finished(
         ModelError: the methods have different qparams for a state.
     """
     made = {}
+    settings = getattr(next(iter(quantizers.values())), "settings", None)  # torchao's own quantizers have none
+    corrections = Corrections() if settings is None else settings.corrections
     with quiet(), torch.no_grad(), one_thread():
-        for name, module in prepared.items():
-            settings = getattr(quantizers[name], "settings", None)  # torchao's own quantizers have none
-            if settings is not None and settings.corrections.need_data:
-                rows = _seen_calls(module, of_method(name, sequences))
-                if settings.corrections.fit_ranges:
-                    fit_ranges(module, rows, statistics)
-                with unobserved(module):
-                    correct(module, rows, settings.corrections, statistics)
+        if corrections.need_data:
+            states = {name: states_of(module) for name, module in prepared.items()}
+            with unobserved(*prepared.values()):
+                first = {n: [(*of_method(n, sequences)[0][0], *states[n].initial)] for n in prepared}
+                runs = {n: runnable(module, first[n], observes=False) for n, module in prepared.items()}
+                rows = seen_calls(runs, states, sequences)
+            if corrections.fit_ranges:
+                fit_ranges(prepared, rows, statistics)
+            with unobserved(*prepared.values()):
+                correct(prepared, rows, corrections, statistics)
         for name, module in prepared.items():
             convert_loops(module, _converted)
             made[name] = _converted(module)
-            _hand_on_states(module, made[name])
+            made[name].meta[KEY] = states_of(module)
     for name, module in made.items():
         integer_loops(module)
         made[name] = integer_states(module)
@@ -377,12 +372,22 @@ def finished(
     return made
 
 
-def _seen_calls(prepared: GraphModule, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return all calls of a method, each with the values of its states before it."""
-    states = states_of(prepared)
-    with unobserved(prepared):
-        first = [(*row, *states.initial) for sequence in sequences[:1] for row in sequence[:1]]
-        return seen_calls(runnable(prepared, first, observes=False), states, sequences)
+def seen_calls(
+    modules: Mapping[str, Callable[..., Any]], states: Mapping[str, States], sequences: Sequence[Sequence[Call]]
+) -> dict[str, list[Row]]:
+    """Return all calls of each method, with the values of its states before each; without states nothing is run."""
+    found: dict[str, list[Row]] = {name: [] for name in modules}
+
+    def run(name: str, *given: torch.Tensor) -> Row:
+        found[name].append(given)
+        first = states[name].initial
+        new = modules[name](*given)[-len(first) :] if first else ()
+        return tuple(value.to(initial.dtype) for value, initial in zip(new, first, strict=True))
+
+    with torch.no_grad():
+        for _ in _results(states, sequences, run):
+            pass
+    return found
 
 
 def forget(module: nn.Module, kept: nn.Module) -> None:

@@ -29,7 +29,7 @@ from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.solver.neighbours import dtype_name
 from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
-from micronpu.report.metrics import Array, Function, Metric, metric_of
+from micronpu.report.metrics import Array, Metric, metric_of
 
 
 def calibration_sequences(
@@ -331,13 +331,13 @@ class HeldOut:
         held_out: number of held-out calibration samples; None for the default.
         data: separate samples instead of those; None for none.
         labels: of `data`, an entry for each call; None to use the float model's outputs.
-        metric: name or function, see `metric_of`; None for none.
+        metric: name or function, see `metric_of`, or a dictionary of these by method; None for none.
     """
 
     held_out: int | None = None
     data: Any = None
     labels: Any = None
-    metric: str | Function | None = None
+    metric: Any = None
 
 
 @dataclass(frozen=True)
@@ -429,11 +429,6 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
     return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
 
 
-def rows_run(module: GraphModule, most: int) -> int:
-    """Return the number of samples that a program of a float module runs, at most ``most``; fewer if it is large."""
-    return max(1, min(most, thresholds.PROGRAM_WORK // max(multiply_accumulates(module), 1)))
-
-
 def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
     """Return the number of recordings for the evaluation, by their MACs and by the size of results."""
     own = [n.meta.get("val") for n in results_of(exported.module)]
@@ -515,7 +510,9 @@ class CalibrationData:
         every = (*recordings, *(judging[more[i]] for i in _spread(len(more), max(count, 0))))
         exact = float_results(exported, every) if float_too else []
         others = Trial(every[len(chosen) :], exact=exact[len(chosen) :]) if exact[len(chosen) :] else None
-        runs = rows_run(exported.module, thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS)
+        macs = multiply_accumulates(exported.module)
+        most_runs = thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS
+        runs = max(1, min(most_runs, thresholds.PROGRAM_WORK // max(macs, 1)))
         gone = {i for number in kept for i in groups[number]}
         used = [sequence for i, sequence in enumerate(everything) if i not in gone]
         trial = Trial(
@@ -529,33 +526,11 @@ class CalibrationData:
             () if states else [calls[0] for calls in used[:: max(1, len(used) // most)][:most] if calls],
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
-            multiply_accumulates(exported.module),
+            macs,
             others,
         )
         rows = [row for sequence in everything for row in sequence]
         return cls(used, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
-
-    @classmethod
-    def of_calls(cls, exported: Exported, sequences: list[list[Row]], *, float_too: bool) -> CalibrationData:
-        """Return the data of a method whose calls alternate with those of others; the first calls evaluate it.
-
-        Args:
-            sequences: its calls, of which there are some.
-            float_too: as for `of`.
-        """
-        rows = [row for sequence in sequences for row in sequence]
-        tried = rows[: rows_run(exported.module, thresholds.PROGRAM_CALLS)]
-        recordings: tuple[Recording, ...] = (tried,) if exported.states else tuple([row] for row in tried)
-        trial = Trial(
-            recordings,
-            tuple(range(len(recordings))),
-            len(rows),
-            exact=float_results(exported, recordings) if float_too else (),
-            has_states=bool(exported.states),
-            runs=len(tried),
-            macs=multiply_accumulates(exported.module),
-        )
-        return cls(sequences, tuple(rows), trial, of_rows(sequences), len(set(map(of_recording, sequences))))
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:

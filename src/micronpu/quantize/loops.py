@@ -87,9 +87,9 @@ def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
 
 
 @contextlib.contextmanager
-def unobserved(module: GraphModule) -> Iterator[None]:
+def unobserved(*modules: GraphModule) -> Iterator[None]:
     """Disable observation in the steps of loops: calibration has shown them each sample once."""
-    steps = [(loop, loop.prepared) for _, loop in loops_of(module)]
+    steps = [(loop, loop.prepared) for module in modules for _, loop in loops_of(module)]
     for loop, _ in steps:
         loop.prepared = None
     try:

@@ -177,7 +177,7 @@ class Quantization:
             raise OptionError(
                 f'activations="{self.activations}" is chosen by `micronpu.compile` with calibration data, and by '
                 "nothing else.",
-                hint="int8 or int16, or `calibration` instead of `train` and of sparse weights",
+                hint="int8 or int16, or `calibration` (of several methods by method), no `train` and no sparse weights",
             )
         if self.quantizer is None:
             made = make(per_channel=self.per_channel, is_qat=is_qat, activations=self.base, io=self.io)

@@ -15,10 +15,12 @@ their effect.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,41 +40,48 @@ from micronpu.quantize.running import FloatRun, Row, sizes_of
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 
 
-def fit_ranges(prepared: GraphModule, batches: Sequence[Row], statistics: FloatStatistics | None = None) -> None:
-    """Choose new ranges for the int8 activations of a calibrated module, in place.
+def fit_ranges(
+    prepared: Mapping[str, GraphModule], rows: Mapping[str, Sequence[Row]], statistics: FloatStatistics | None = None
+) -> None:
+    """Choose new ranges for the int8 activations of calibrated methods, in place.
 
     Results of the program keep their ranges, as do values that share their qparams, so that they are not clipped. So do
-    states that are computed from themselves.
+    states that are computed from themselves.  A range that methods share has the least error in all of them.
 
     Args:
-        batches: calibration samples.
+        rows: calibration samples of each method.
         statistics: of earlier quantizations with these samples; None for none.
 
     Raises:
         ModelError: an operator has no derivative.
     """
-    places = places_of(prepared)
-    network = network_of({"": prepared}) if statistics is not None else ""
+    network = network_of(prepared) if statistics is not None else ""
     statistics = statistics if network else None
-    new = []
-    for place in places:
-        known = statistics.get((network, place.key)) if statistics is not None else None
-        if known is None:
-            new.append(place)
-        else:
-            place.sums = known
-    try:
-        _add_samples(prepared, batches, new)
-    except (RuntimeError, NotImplementedError) as error:
-        raise ModelError(
-            f"Errors of activations cannot be followed to the results: {first_line(error)}.",
-            hint="another `activation_observer` instead of `fit_ranges`",
-        ) from error
-    if statistics is not None:
-        for place in new:
-            statistics[network, place.key] = place.sums
-    for place in places:
-        place.settle()
+    shared: dict[nn.Module, list[SharedRange]] = {}
+    for name, module in prepared.items():
+        new = []
+        for place in places_of(module):
+            shared.setdefault(place.observer, []).append(place)
+            known = statistics.get((network, name, place.key)) if statistics is not None else None
+            if known is None:
+                new.append(place)
+            else:
+                place.sums = known
+        try:
+            _add_samples(module, rows[name], new)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ModelError(
+                f"Errors of activations cannot be followed to the results: {first_line(error)}.",
+                hint="another `activation_observer` instead of `fit_ranges`",
+            ) from error
+        if statistics is not None:
+            for place in new:
+                statistics[network, name, place.key] = place.sums
+    parts = [set(module.modules()) for module in prepared.values()]
+    for observer, (first, *others) in shared.items():
+        if sum(observer in part for part in parts) == 1 + len(others):  # elsewhere it may be that of a result
+            first.sums = functools.reduce(operator.add, (place.sums for place in others), first.sums)
+            first.settle()
 
 
 def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence[SharedRange]) -> None:
@@ -164,6 +173,9 @@ class _SumsOfSamples:
     outside_low: torch.Tensor
     outside_high: torch.Tensor
     squares: float = 0.0
+
+    def __add__(self, other: _SumsOfSamples) -> _SumsOfSamples:
+        return _SumsOfSamples(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 class SharedRange:

@@ -29,7 +29,7 @@ from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, aten_overload, is_compute, is_dequantize, is_quantize
-from micronpu.frontend.tensors import States, constant_nodes, read, states_of
+from micronpu.frontend.tensors import constant_nodes, read, states_of
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.nodes import moves, observer_of
 from micronpu.quantize.thresholds import BATCH, BATCH_ELEMENTS, KEPT_WEIGHTS, SAME_RESULTS
@@ -248,23 +248,6 @@ def sizes_of(module: GraphModule) -> dict[str, int]:
     """Return the number of elements of each value, by the name of its node."""
     values = {node.name: node.meta.get("val") for node in module.graph.nodes}
     return {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
-
-
-def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[Row]:
-    """Run a lifted module call by call from its initial states, if it has states; yield all inputs of each call."""
-    values = states.initial
-    for row in rows:
-        yield (*row, *values)
-        if states:
-            results = module(*row, *values)
-            new = results[-len(states.values) :]
-            values = tuple(v.detach().clone().to(first) for v, first in zip(new, states.initial, strict=True))
-
-
-def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return all calls of sequences, each with the values of the states before it."""
-    with torch.no_grad():
-        return [row for sequence in sequences for row in _rows_with_states(module, states, sequence)]
 
 
 def tensors_of(results: object) -> Row:

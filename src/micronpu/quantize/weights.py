@@ -14,7 +14,8 @@ of the activations between the two layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.config import Corrections
+from micronpu.quantize.data import of_tensors
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
 from micronpu.quantize.running import FloatRun, Row
@@ -45,53 +47,75 @@ _LAYERS = ("conv1d", "conv2d", "linear")
 
 
 def correct(
-    prepared: GraphModule, batches: Sequence[Row], corrections: Corrections, statistics: FloatStatistics | None = None
+    prepared: Mapping[str, GraphModule],
+    rows: Mapping[str, Sequence[Row]],
+    corrections: Corrections,
+    statistics: FloatStatistics | None = None,
 ) -> None:
-    """Apply the corrections of weights that need data to a calibrated module, in place.
+    """Apply the corrections of weights that need data to calibrated methods, in place.
 
     Args:
-        batches: calibration samples.
+        rows: calibration samples of each method.
         statistics: of earlier quantizations with these samples; None for none.
     """
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
-    layers = list(_layers(prepared))
-    network = network_of({"": prepared}) if statistics is not None else ""
+    layers = {name: list(_layers(module)) for name, module in prepared.items()}
+    network = network_of(prepared) if statistics is not None else ""
     statistics = statistics if network else None
-    key = network, tuple(layer.name for layer, _ in layers), corrections.adaptive_rounding
+    key = network, *((n, layer.name) for n in layers for layer, _ in layers[n]), corrections.adaptive_rounding
     with torch.no_grad():
         operands = statistics.get(key) if statistics is not None else None
         if operands is None:
-            operands = _operands(prepared, batches, [layer for layer, _ in layers], corrections.adaptive_rounding)
+            operands = _operands(prepared, rows, layers, corrections.adaptive_rounding)
             if statistics is not None and sum(own.bytes for own in operands.values()) <= KEPT_MOMENTS:
                 statistics[key] = operands
-        for layer, observer in layers:
-            weight, own = _weight(prepared, layer), operands[layer.name]
-            scale = _scale(observer, weight)
-            most = int(observer.quant_max)
-            rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
-            if corrections.adaptive_rounding and own.moments is not None:
-                rounded = own.rounded(weight, scale, most)
-                set_attribute(prepared, source_of(prepared, layer.args[1]), rounded)
-            if corrections.bias_correction:
-                _correct_bias(prepared, layer, own.mean_of(rounded - weight))
-    prepared.recompile()
+        for name, module in prepared.items():
+            for layer, observer in layers[name]:
+                _correct_layer(module, layer, observer, operands[name, layer.name], corrections)
+            module.recompile()
 
 
 def _operands(
-    prepared: GraphModule, batches: Sequence[Row], layers: Sequence[Node], with_moments: bool
-) -> dict[str, _Statistics]:
-    """Return the statistics of layers' operands, by the layer's name."""
-    count = _rows_wanted(prepared, layers)
-    step = max(1, len(batches) // count)
-    found = {layer.name: _Statistics(layer, _weight(prepared, layer).shape, with_moments) for layer in layers}
-    wide = runnable(prepared, batches)
-    for row in batches[::step][:count]:
-        run = FloatRun(wide)
-        run.run(*row)
-        for layer in layers:
-            found[layer.name].add(run.values[source_of(prepared, layer.args[0]).name])
+    prepared: Mapping[str, GraphModule],
+    rows: Mapping[str, Sequence[Row]],
+    layers: Mapping[str, Sequence[tuple[Node, Any]]],
+    with_moments: bool,
+) -> dict[tuple[str, str], _Statistics]:
+    """Return the statistics of layers' operands, by method and name of the layer.
+
+    Layers of several methods with the same weight have one statistics, so that the weight stays the same.
+    """
+    found: dict[tuple[str, str], _Statistics] = {}
+    of_weight: dict[tuple[str, int], _Statistics] = {}
+    for name, module in prepared.items():
+        own, seen = [layer for layer, _ in layers[name]], Counter[str]()
+        for layer in own:
+            seen[digest := of_tensors([weight := _weight(module, layer)])] += 1
+            one = _Statistics(layer, weight.shape, with_moments)
+            found[name, layer.name] = of_weight.setdefault((digest, seen[digest]), one)
+        count = _rows_wanted(module, own)
+        step = max(1, len(rows[name]) // count)
+        wide = runnable(module, rows[name])
+        for row in rows[name][::step][:count]:
+            run = FloatRun(wide)
+            run.run(*row)
+            for layer in own:
+                found[name, layer.name].add(run.values[source_of(module, layer.args[0]).name])
     return found
+
+
+def _correct_layer(
+    prepared: GraphModule, layer: Node, observer: Any, operand: _Statistics, corrections: Corrections
+) -> None:
+    weight, most = _weight(prepared, layer), int(observer.quant_max)
+    scale = _scale(observer, weight)
+    rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
+    if corrections.adaptive_rounding and operand.moments is not None:
+        rounded = operand.rounded(weight, scale, most)
+        set_attribute(prepared, source_of(prepared, layer.args[1]), rounded)
+    if corrections.bias_correction:
+        _correct_bias(prepared, layer, operand.mean_of(rounded - weight))
 
 
 def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:

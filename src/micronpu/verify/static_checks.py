@@ -15,7 +15,6 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
-    Edge,
     ProgramView,
     is_compute,
     is_dequantize,
@@ -252,14 +251,6 @@ def _first_step(
     return least, jump
 
 
-def _int8_edges(view: ProgramView, operand: Node, reader: Node) -> tuple[Edge, Edge] | None:
-    """Return the parameters of a computed int8 operand and of a result; None for other operands."""
-    given, made = view.edge(operand), view.edge(reader)
-    if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
-        return None
-    return given, made
-
-
 def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarning | None:
     """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
     if not is_compute(node):
@@ -269,10 +260,9 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     reader = next((user for user in node.users if is_quantize(user)), None)
     if kind not in _FUNCTIONS or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
         return None
-    edges = _int8_edges(view, operand, reader)
-    if edges is None:
+    given, made = view.edge(operand), view.edge(reader)
+    if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
-    given, made = edges
     names = sorted(name.split(".")[0] for name in written_names(node))
     written = next((name for name in names if name in _FUNCTIONS and name != kind), kind)
     if "sqrt" in (kind, written) and not _is_power(operand):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ class Verification(HeldOut):
             ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that returns a number, larger is better.  Outputs are
             an array with a row for each sample, or a tuple of arrays for several outputs; without labels the float
             model's outputs are the labels.
+            Several methods have data, labels and metrics as dictionaries by method; one metric may be for all.
         budgets: limits of the program; missing one is an error.
         allow_missing_kernels: allow operators on the core without a portable kernel in ExecuTorch, for applications
             that register their own.
@@ -57,7 +59,8 @@ class Verification(HeldOut):
         if self.labels is not None and (self.data is None or self.metric is None):
             raise OptionError("`labels` are the labels of `data` for a `metric`.", hint="all three, or no labels")
         if self.metric is not None:
-            metric_of(self.metric)
+            for metric in self.metric.values() if isinstance(self.metric, Mapping) else [self.metric]:
+                metric_of(metric)
             if not self.run:
                 raise OptionError("`metric` is computed by running the model, and `run` is False.", hint="run=True")
         check_switch("allow_missing_kernels", self.allow_missing_kernels)

@@ -6,11 +6,14 @@ import copy
 import itertools
 import pickle
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.compile.compiler.test_precision import LogPower
+from tests.compile.compiler.test_precision import rows as samples
 from torch import nn
 
 import micronpu
@@ -277,8 +280,23 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "'a b', which is no name in C",
     ),
     "training": (_with(train=lambda prepared: None), "`train` changes the weights of one method"),
-    "auto": (_with(quantization="auto"), "chooses for one method"),
-    "corrections": (_with(quantization={"bias_correction": True}), "change the weights of one method"),
+    "auto for calls in turn": (
+        _with(calibration=[[("decode", call(0, 1)), ("prefill", call(1, 4))]], quantization="auto"),
+        "is chosen by `micronpu.compile` with calibration data",
+    ),
+    "sparse weights": (_with(transforms="2:4"), "`transforms` changes the weights of one method"),
+    "data of no method": (
+        _with(verify=micronpu.Verification(data=calibration()["decode"])),
+        "`data` of verify= is of type list, and each of several methods has its own",
+    ),
+    "metric of another": (
+        _with(verify=micronpu.Verification(metric={"forward": "mae"})),
+        "`metric` of verify= has an entry for `forward`, which is no method",
+    ),
+    "labels without data": (
+        _with(verify=micronpu.Verification(data={"decode": []}, labels={"prefill": []}, metric="mae")),
+        "`labels` are the labels of `data`",
+    ),
     "check": (lambda: micronpu.check({"a": (model(), call(0, 1))}, "ethos-u85-256"), "`check` takes one model"),  # type: ignore[arg-type]
     "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}, "ethos-u85-256"), "Method `a`: "),
     "examples behind": (
@@ -406,6 +424,101 @@ def test_each_of_several_methods_is_evaluated(tmp_path: Path) -> None:
     )
     with pytest.raises(OptionError, match=r"The program has no method 'forward'\. Try: method= one of 'a', 'b'"):
         micronpu.evaluate(other, rows, two)
+
+
+def log_power(**options: Any) -> Any:
+    """Four rows at once, and one: a model that int8 is not enough for."""
+    own = LogPower().eval()
+    data = {name: samples(n, 64) for name, n in (("four", 4), ("one", 1))}
+    methods = {name: (own, (own_rows[0],)) for name, own_rows in data.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", micronpu.AccuracyWarning)
+        return micronpu.compile(methods, "ethos-u85-256", calibration=data, **options)
+
+
+def sqnr(program: Any) -> dict[str, float]:
+    return {name: method.report.accuracy.sqnr for name, method in program.methods.items()}
+
+
+@pytest.fixture(scope="module")
+def int8() -> Any:
+    return log_power(quantization="int8")
+
+
+@pytest.mark.parametrize(
+    "quantization", ["accurate", {"adaptive_rounding": True, "bias_correction": True, "fit_ranges": True}]
+)
+def test_what_is_chosen_by_data_is_the_same_in_all_methods(int8: Any, quantization: Any) -> None:
+    """Corrected weights, fitted ranges and precisions: four rows at once have the results of one after the other."""
+    program, before = log_power(quantization=quantization), sqnr(int8)
+    assert all(after > before[name] + 4 for name, after in sqnr(program).items())
+    (four,) = samples(4, 64, count=1)
+    found = torch.cat([program.run(row[None], method="one") for row in four])
+    assert torch.equal(program.run(four, method="four"), found) and len(found.unique()) > 16
+    if quantization == "accurate":
+        both = program.report.methods.values()
+        chosen = [note for report in both for note in report.notes if note.startswith("Precision: ")]
+        assert len(chosen) == 2 and chosen[0] == chosen[1] and "int16" in chosen[0]
+        milliseconds = [
+            sum(t.milliseconds for m in p.methods.values() for t in m.report.latency) for p in (program, int8)
+        ]
+        assert milliseconds[1] < milliseconds[0] <= 2 * milliseconds[1]
+
+
+def test_methods_that_calibration_calls_in_turn_are_corrected_on_the_states_that_others_leave() -> None:
+    """A step that is called after `fill` alone reads what that has left; alone it would read zeros."""
+
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(8, 8, bias=False)
+            self.register_buffer("kept", torch.zeros(1, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.kept) + 0 * x
+
+        def fill(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept.copy_(x)
+            return x * 2
+
+    own, data = Filled().eval(), [row + 3 for row in samples(1, 8)]
+    methods = {"forward": (own, (data[0],)), "fill": (own.fill, (data[0],))}
+    turns = [[("fill", (row,)), ("forward", (row,))] for row in data]
+    errors = []
+    for corrected in (False, True):
+        program = micronpu.compile(
+            methods,
+            "corstone300",
+            calibration=turns,
+            quantization=micronpu.Quantization(per_channel=False, settings={"bias_correction": corrected}),
+        )
+        with torch.no_grad():
+            off = torch.zeros(1, 8)
+            for row in data:
+                program.reset()
+                program.run(row, method="fill")
+                off += program.run(row) - own.layer(row)
+        errors.append(float((off / len(data)).abs().max()))
+    assert errors[1] < errors[0] / 2
+
+
+def test_data_and_metrics_by_method() -> None:
+    data = samples(1, 64, count=40)[24:]
+    labels = [float(row.sum()) for row in data]
+    score = lambda outputs, labels: -float(abs(outputs.mean(1) - labels).mean())  # noqa: E731
+    program = log_power(
+        quantization="int8",
+        verify=micronpu.Verification(data={"one": data}, labels={"one": labels}, metric={"one": score}),
+    )
+    four, one = (program.report.methods[name].accuracy for name in ("four", "one"))
+    assert four.metric is None and len(four.rows) < 16
+    assert one.metric.labelled and one.held_out and len(one.rows) == 16
+    with torch.no_grad():
+        exact = torch.cat([LogPower().eval()(row) for row in data])
+    assert one.metric.float_model == pytest.approx(score(exact.numpy(), labels), rel=1e-5)
+    every = log_power(quantization="int8", verify=micronpu.Verification(metric="mae"))
+    assert all(report.accuracy.metric is not None for report in every.report.methods.values())
 
 
 def test_seconds_are_of_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:

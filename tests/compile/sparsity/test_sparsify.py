@@ -18,7 +18,7 @@ import micronpu
 from micronpu import MicroNpuError, Sparsified, SparsityOptions
 from micronpu.frontend.tensors import states_of
 from micronpu.ir.pattern import is_made_two_in_four
-from micronpu.quantize.running import seen_calls
+from micronpu.quantize.calibrate import of_one, seen_calls
 from micronpu.transforms.sparsity import judge, pattern_kept, search
 
 U85 = "ethos-u85-256"
@@ -245,7 +245,9 @@ def test_a_model_that_keeps_a_state() -> None:
     layers = {layer.name: layer for layer in found.report.layers}
     assert layers["mixes"].sparse and layers["mixes"].cycles_sparse < layers["mixes"].cycles_dense
     assert found.report.rows == 12 and "keeps a state" in found.report.notes[0]
-    first, second = seen_calls(found.at(0).model, states_of(found.model), [[(x,) for x in sequences[0][:2]]])
+    first, second = seen_calls(
+        {"": found.at(0).model}, {"": states_of(found.model)}, of_one([[(x,) for x in sequences[0][:2]]])
+    )[""]
     assert torch.equal(second[0], sequences[0][1]) and not first[1].any()
     assert torch.allclose(second[1], torch.tanh(model.mixes(torch.cat(first, 1))), atol=1e-5)
     program = micronpu.compile(found.model, sequences[0][0], U85, calibration=sequences)

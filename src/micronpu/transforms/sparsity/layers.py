@@ -26,8 +26,8 @@ from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import COPIES, DROPOUTS, VIEWS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.volumes import CONVOLUTIONS_3D
+from micronpu.quantize.calibrate import of_one, seen_calls
 from micronpu.quantize.decompose import norms_into_parameters
-from micronpu.quantize.running import seen_calls
 from micronpu.upstream.torch import tree_leaves
 
 _DENSE_ONLY = (*TRANSPOSED, *CONVOLUTIONS_3D)
@@ -310,7 +310,7 @@ class FloatNetwork:
         """
         states = states_of(program)
         norms_into_parameters(program)
-        rows = seen_calls(program, states, sequences)
+        rows = seen_calls({"": program}, {"": states}, of_one(sequences))[""]
         return cls(program, states, (*examples, *states.initial), rows)
 
 
