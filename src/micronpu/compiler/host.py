@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -182,16 +183,12 @@ def _missing_figures(
     if parts and (why := device.no_latency()):
         missing["time of the NPU"] = why
     if graphs and device.core is not None and device.core.clock_mhz is None:
-        known = (
-            "a core without a chip has no clock"
-            if device.chip is None
-            else "the chip's file has no clock_mhz in [core]"
-        )
-        missing["time of the core"] = known
+        missing["time of the core"] = "the chip's file has no clock_mhz in [core]"
+        if device.chip is None:
+            missing["time of the core"] = "a core without a chip has no clock"
     if report.in_float:
-        missing["time of the host"] = (
-            f"{plural(len(report.in_float), 'operator')} in portable float kernels, of which there is no model"
-        )
+        count = plural(len(report.in_float), "operator")
+        missing["time of the host"] = f"{count} in portable float kernels, of which there is no model"
     return missing | {"energy": ENERGY}
 
 
@@ -214,7 +211,7 @@ def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _L
         first_core: number of its first part on the core.
     """
     verdicts, operations = list(report.verdicts), list(report.operations)
-    notes, on_core = list(report.notes), list(report.core_operations)
+    on_core, layers, notes = list(report.core_operations), Counter[str](), dict.fromkeys(report.notes)
     for step, count in loops:
         for v in step.report.verdicts:
             number = None if v.partition is None else v.partition + first
@@ -222,17 +219,17 @@ def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _L
         operations += [replace(o, partition=o.partition + first) for o in step.report.operations]
         on_core += [replace(o, partition=o.partition + first_core) for o in step.report.core_operations]
         parts = [(step.report.partitions, "partition"), (len(step.core_graphs), "part on the core")]
-        notes.append(
+        text = (
             f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs in the tables, whose "
             f"{' and '.join(plural(n, what) for n, what in parts if n)} the runtime calls {count:,} times."
         )
-        notes += [note for note in step.report.notes if note not in notes]
-        first += len(step.partitions)
-        first_core += len(step.core_graphs)
+        layers[text] += 1
+        notes |= dict.fromkeys(step.report.notes)
+        first, first_core = first + len(step.partitions), first_core + len(step.core_graphs)
     return replace(
         report,
         verdicts=tuple(verdicts),
         operations=tuple(operations),
         core_operations=tuple(on_core),
-        notes=tuple(notes),
+        notes=(*(f"{n} layers: {text}" if n > 1 else text for text, n in layers.items()), *notes),
     )

@@ -30,6 +30,7 @@ from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
+from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.program.io import VECTORS
 from micronpu.quantize.calibrate import calibrated, finished, forget, of_method
 from micronpu.quantize.calibration_cache import FloatStatistics
@@ -43,6 +44,7 @@ from micronpu.quantize.data import (
     in_turn,
     of_model,
 )
+from micronpu.quantize.decompose import write_out
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams
@@ -179,14 +181,15 @@ def quantized_methods(
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         if len(ready) < len(given):
-            raise ModelError(
-                f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
-            )
+            what = f"The method `{ready[0]}` is quantized already, and others are not."
+            raise ModelError(what, hint="all of them in float")
     sequences, data = list[list[Call]](), dict[str, CalibrationData]()
     if not ready and (train is None or reduced is not None):
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
     made = {n: replace(Quantized.of(own, data.get(n), quantizers[n]), names=names[n]) for n, own in given.items()}
     if ready:
+        for own in given.values():
+            write_out(own.module, (*RECURRENT, *CELLS), early=False)  # those that the quantizer left in float
         modules = {name: integer_states(own.module) for name, own in given.items()}
         check_qparams(modules)
         return {name: replace(one, module=modules[name]) for name, one in made.items()}

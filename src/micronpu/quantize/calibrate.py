@@ -271,7 +271,7 @@ def observed(
     Args:
         sequences: calibration data, which decide where norms need int16.
     """
-    from micronpu.quantize.decompose import fold_batch_norms
+    from micronpu.quantize.decompose import write_out
 
     made = {}
     if is_joint := len(modules) > 1:
@@ -286,7 +286,7 @@ def observed(
             if settings is not None and settings.io is None:
                 mark_standardisation(module, calls, settings.default)
             # Done before torch folds batch norms, since it writes into weights that other layers may share.
-            fold_batch_norms(module)
+            write_out(module)
             if calls:
                 mark_uneven(module, calls, states_of(module))
         if is_joint:

@@ -56,9 +56,9 @@ def decompose(model: GraphModule, capabilities: Capabilities, disabled: Collecti
     clean(model, _walk(model, capabilities, disabled, clamps))
 
 
-def fold_batch_norms(model: GraphModule) -> None:
-    """Writes the decompositions of batch norms alone, in place, for those who need them gone before anything else."""
-    clean(model, _walk(model, Capabilities(), (), early=True, only=BATCH_NORMS))
+def write_out(model: GraphModule, only: Collection[str] = BATCH_NORMS, *, early: bool = True) -> None:
+    """Writes the decompositions of some overloads alone, in place; by default batch norms are folded."""
+    clean(model, _walk(model, Capabilities(), (), early=early, only=only))
 
 
 def norms_into_parameters(model: GraphModule) -> None:
@@ -68,7 +68,7 @@ def norms_into_parameters(model: GraphModule) -> None:
         ModelError: the statistics of a batch norm are not finite.
     """
     with torch.no_grad():
-        fold_batch_norms(model)
+        write_out(model)
     for name, value in [*model.named_buffers(recurse=False, remove_duplicate=False)]:
         if not name.startswith("folded_"):
             continue

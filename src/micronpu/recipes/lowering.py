@@ -30,7 +30,7 @@ from micronpu.partition.lower import with_delegates
 from micronpu.partition.outline import memory_format_of
 from micronpu.quantize.config import IOType
 from micronpu.quantize.data import calibration_batches
-from micronpu.quantize.decompose import fold_batch_norms
+from micronpu.quantize.decompose import write_out
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.delegation import DelegationReport
@@ -173,7 +173,7 @@ class _Calibration:
         """Fold batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _zeros(module.graph.find_nodes(op="placeholder", sort=True))
         self._in_training = next((n.name for n in module.graph.nodes if is_in_training(n)), "")
-        fold_batch_norms(module)
+        write_out(module)
         return module
 
     def batches(self) -> Iterable[Inputs]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 from tests.compile.small import against_float
 from torch import Tensor, nn
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import micronpu
 import micronpu.ops.recurrent as recurrent
@@ -203,3 +205,32 @@ def test_a_loop_is_no_litert_model() -> None:
     program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=data, verify=False)
     with pytest.raises(UnsupportedError, match="a recurrent layer that is one step in a loop"):
         program.to_litert()
+
+
+def test_layers_that_a_quantizer_left_in_float_run_on_the_core() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.lstm, self.last = nn.Linear(INPUTS, 8), nn.LSTM(8, HIDDEN), nn.Linear(HIDDEN, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last(self.lstm(torch.relu(self.first(x)))[0][-1])
+            return y
+
+    x = torch.randn(STEPS, 1, INPUTS)
+    config = xnnpack_quantizer.get_symmetric_quantization_config()
+    prepared = prepare_pt2e(
+        torch.export.export(Tagger().eval(), (x,)).module(), xnnpack_quantizer.XNNPACKQuantizer().set_global(config)
+    )
+    prepared(x)
+    quantized = convert_pt2e(prepared)
+    program = micronpu.compile(quantized, x, "ethos-u55-128")
+    assert program.report.delegated and any("sigmoid" in v.operator for v in program.report.host)
+    torch.testing.assert_close(program.run(x), quantized(x), atol=0.02, rtol=0)
+
+
+def test_notes_of_equal_layers_are_one() -> None:
+    model, data = nn.LSTM(4, 4, num_layers=2).eval(), [torch.randn(70, 1, 4) for _ in range(4)]
+    notes = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, quantization="int8").report.notes
+    (note,) = [note for note in notes if "A recurrent layer of 70 steps" in note]
+    assert note.startswith("2 layers: A recurrent layer of 70 steps is one step of ")

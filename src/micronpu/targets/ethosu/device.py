@@ -163,7 +163,7 @@ def _plan(part: EthosUPartition) -> str:
     """Report note: the chosen plan, its rewrites, and the cost of the others."""
     cycles = part.plan.cycles or part.program.cycles
     others = "; ".join(
-        f"{o.name} refused"
+        f"{o.name} refused ({o.objection.rstrip('.') or 'without a reason'})"
         if o.cycles is None
         else f"{o.name} {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
         for o in part.others
