@@ -50,7 +50,7 @@ def _same(node: Node) -> Node | None:
     """Return the operand whose numbers an operator returns unchanged, or None."""
     name = overload_name(node)
     first = node.args[0] if node.args else None
-    if facts.hands_on(name) or (name in SELECTIONS and _elements(first) == 1):
+    if name in facts.HANDING_ON or (name in SELECTIONS and _elements(first) == 1):
         return first if isinstance(first, Node) else None
     if name == facts.COPY and _elements(node.args[1]) == _elements(node):
         return node.args[1] if isinstance(node.args[1], Node) else None
@@ -99,7 +99,8 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
     picked = node.args[0] if name in (*SELECTIONS, *SLICES) else _same(node)
     if picked in found:
         return True
-    if not name or not facts.keeps_not_negative(name, arguments(node)) or not is_position(node):
+    keeps = name.split(".")[0].rstrip("_") in facts.NOT_NEGATIVE and arguments(node).get("alpha", 1) >= 0
+    if not keeps or not is_position(node):
         return False
     return all(_fits(operand, found) for operand in (node.args[:1] if name in CONCATENATIONS else node.args[:2]))
 
@@ -191,9 +192,9 @@ def _sizes(module: GraphModule) -> dict[Node, int]:
     return found
 
 
-def _counted(given: Mapping[str, Any]) -> tuple[None, int, int] | None:
-    """Return minimum and maximum of `arange`, by its arguments."""
-    first, end = given.get("start", 0), given["end"]
+def _counted(first: Any, given: Mapping[str, Any]) -> tuple[None, int, int] | None:
+    """Return minimum and maximum of a result that counts from a first number, by its arguments."""
+    end = given["end"]
     plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end
     return (None, first, end - 1) if plain else None
 
@@ -212,8 +213,8 @@ def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | No
         return (None, int(value.min()), int(value.max())) if value is not None and value.numel() else None
     if (same := _same(node)) is not None:
         return _bounds(module, same)
-    if name.startswith("arange."):
-        return _counted(arguments(node))
+    if name and (first := facts.counts_from(name, arguments(node))) is not None:
+        return _counted(first, arguments(node))
     if name and facts.is_sum(name, arguments(node)):
         given = arguments(node)
         one, other = (_bounds(module, given[operand]) for operand in ("self", "other"))

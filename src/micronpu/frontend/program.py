@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
-from micronpu.ops import truths
+from micronpu.ops import calls, truths
 from micronpu.upstream.executorch import operator_behind
 from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
 
@@ -220,7 +220,7 @@ def is_float32(node: Node) -> bool:
 def is_random(node: Node) -> bool:
     """Return whether the result differs from call to call: it is drawn, or is memory that nothing was written to."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return "empty" in overload_name(node)
+        return overload_name(node) in calls.ALL_UNINITIALIZED
     given = arguments(node)
     return bool(given.get("train", given.get("training", given.get("dropout_p", True))))
 

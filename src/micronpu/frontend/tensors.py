@@ -231,7 +231,6 @@ KEY = "micronpu_states"
 """Key of a module's meta: its states, while they are inputs and outputs."""
 PREFIX = "micronpu_state_"
 """Prefix of the names of buffers that hold a state in a finished program."""
-_VIEWS = ("view", "reshape", "squeeze", "unsqueeze", "alias", "detach", "expand", "flatten", "_unsafe_view")
 
 
 @dataclass(frozen=True)
@@ -447,7 +446,7 @@ def is_write(node: Node) -> bool:
 def _is_read_from(node: Node, holders: set[Node]) -> bool:
     """Return True if a value is a state, or a view of one."""
     while node not in holders:
-        if overload_name(node).split(".")[0] not in _VIEWS or not isinstance(node.args[0], Node):
+        if overload_name(node) not in facts.VIEWS or not isinstance(node.args[0], Node):
             return False
         node = node.args[0]
     return True

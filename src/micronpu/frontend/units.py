@@ -13,8 +13,10 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
 from micronpu.frontend.importer import GraphPiece, clamp_behind, import_of, import_piece, known_import
-from micronpu.frontend.program import ProgramView, is_compute, overload_name, value_of
+from micronpu.frontend.program import ProgramView, arguments, is_compute, overload_name, value_of
+from micronpu.ops import facts
 from micronpu.ops.recurrent import CELLS, RECURRENT
+from micronpu.ops.softmax import ATTENTION
 
 
 @dataclass(eq=False)
@@ -143,10 +145,6 @@ def _add_operand(unit: Unit, operand: Node) -> None:
         unit.reads.append(operand)
 
 
-_PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-"""Operand index of the first matrix in a product of matrices."""
-
-
 def multiply_accumulates(module: GraphModule) -> int:
     """Return the number in convolutions, recurrent layers and products of matrices; others are negligible."""
     return sum(work_of(module).values())
@@ -158,17 +156,17 @@ def work_of(module: GraphModule) -> dict[str, int]:
 
 
 def _of(module: GraphModule, node: Node) -> int:
-    name = overload_name(node).partition(".")[0]
-    if name in _PRODUCTS:
-        return math.prod(_shape(module, node)) * _shape(module, node.args[_PRODUCTS[name]])[-1]
-    if name.startswith(("conv1", "conv2", "conv3", "conv_transpose", "convolution")):
-        transposed = name.startswith("conv_transpose") or (name == "convolution" and bool(node.args[6]))
+    name = overload_name(node)
+    given = arguments(node) if name else {}
+    if (matrix := facts.FIRST_MATRIX.get(name.partition(".")[0])) is not None:
+        return math.prod(_shape(module, node)) * _shape(module, given[matrix])[-1]
+    if (transposed := facts.is_transposed(name, given)) is not None:
         places, window = _shape(module, node.args[0] if transposed else node), _shape(module, node.args[1])[1:]
         return math.prod((*places, *window))
-    if overload_name(node) in (*RECURRENT, *CELLS):
+    if name in (*RECURRENT, *CELLS):
         shapes = [_shape(module, n) for n in node.all_input_nodes if n.op == "get_attr"]
         return math.prod(_shape(module, node.args[0])[:-1]) * sum(math.prod(s) for s in shapes if len(s) == 2)
-    if name == "scaled_dot_product_attention":
+    if name == ATTENTION:
         return 2 * math.prod(_shape(module, node.args[0])) * _shape(module, node.args[1])[-2]
     return 0
 

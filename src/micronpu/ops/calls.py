@@ -8,4 +8,5 @@ CLONE, CONVERSION, FLIPPED_BITS = "clone.default", "to.dtype", "bitwise_xor.Scal
 CONCATENATION, CUT, PADDING = "cat.default", "slice.Tensor", "constant_pad_nd.default"
 BROADCAST, PERMUTATION, SQUEEZED = "expand_copy.default", "permute_copy.default", "squeeze.dims"
 UNINITIALIZED = "empty.memory_format"
-"""The contents of its result are undefined."""
+ALL_UNINITIALIZED = (UNINITIALIZED, "empty_like.default", "new_empty.default", "empty_strided.default")
+"""The contents of their results are undefined."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
-from micronpu.ir.op import NewValues, QuantizationRule, Value, own_qparams, shares_qparams
+from micronpu.ir.op import NewValues, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
@@ -40,11 +40,6 @@ _BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
 """Narrow bounds leave few values of the operand's qparams, and may not be representable themselves."""
 
 
-def _clamp_quantization(node: AtenArguments) -> QuantizationRule:
-    """A clamp with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams."""
-    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED
-
-
 @operator("relu")
 class Relu(Elementwise):
     """A clamp with one of LiteRT's four pairs of bounds, which may change scale and zero point.
@@ -66,7 +61,8 @@ class Relu(Elementwise):
             for plain in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max")
             for name in (plain, f"{plain}_")
         ),
-        quantization=_clamp_quantization,
+        # One with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams.
+        quantization=lambda node: own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED,
         is_activation=True,
     )
     @classmethod

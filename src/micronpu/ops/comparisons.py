@@ -7,7 +7,7 @@ operators that use it become arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -24,28 +24,18 @@ from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
 from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
 
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
+COMPARISONS = {name: getattr(operator, name) for name in ("gt", "ge", "lt", "le", "eq", "ne")}
 
 OPPOSITES = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}
 
-_CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-_FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
+CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
 _ANY_ALL = tuple(f"{name}.{form}" for name in ("any", "all") for form in ("default", "dim", "dims"))
 _SUMS = ("sum.default", "sum.dim_IntList")
 _ARITHMETIC = ("mul.Tensor", "add.Tensor")
 
 STEEPNESS = 4096.0
 """Without a table, the difference of the compared numbers is multiplied by this and clamped to 0 and 1."""
-
-MASK = TRUTH
-"""Rule for a truth value as the number 0 or 1; the program converts it to a float (`decisions_to_numbers`)."""
 
 _MOST_COUNTED = 255
 """Maximum count in qparams of whole numbers, in which a count is never truncated to the next smaller integer."""
@@ -54,7 +44,7 @@ _FINER = 4
 """Divisor of the smaller scale for the difference. It may saturate, since only its sign matters."""
 
 
-@unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)
+@unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=TRUTH, steps=in_steps)
 def _compare_number(node: AtenArguments) -> RealFunction:
     compare, number = COMPARISONS[node.overload.split(".")[0]], np.float32(node.value("other"))
     return lambda x: compare(x, number)
@@ -63,7 +53,7 @@ def _compare_number(node: AtenArguments) -> RealFunction:
 @imports(
     *(f"{_name}.Tensor" for _name in COMPARISONS),
     z="other",
-    quantization=replace(MASK, activations=("x", "z")),
+    quantization=replace(TRUTH, activations=("x", "z")),
     moves_only=False,
     is_table=True,
 )
@@ -100,8 +90,8 @@ def _decisions_to_numbers(write: Writer) -> Float:
             compared = write("eq.Scalar" if is_equality else "ne.Scalar", write("sub.Tensor", x, z), 0.0)
         else:
             compared = write.kept()
-        return write.decided(write.with_qparams(write("to.dtype", compared, DType.FLOAT32), MASK))
-    if not any(name in (*_CHOICES, *_FILLS, *CASTS, *LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
+        return write.decided(write.with_qparams(write("to.dtype", compared, DType.FLOAT32), TRUTH))
+    if not any(name in (*CHOICES, *FILLS, *CASTS, *LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
         return None
     name = write.overload.split(".")[0]
 
@@ -112,16 +102,16 @@ def _decisions_to_numbers(write: Writer) -> Float:
             steep = write("mul.Tensor", difference, steepness)
         else:  # one LSB of the difference is one of the product, too
             steep = write.only_sign(write("mul.Tensor", write.only_sign(difference), steepness))
-        return write.with_qparams(write("clamp.default", steep, 0.0, 1.0), MASK)
+        return write.with_qparams(write("clamp.default", steep, 0.0, 1.0), TRUTH)
 
     if name in ("gt", "lt"):
         number = above(name == "gt")
     elif name in ("ge", "le"):
         number = write("rsub.Scalar", above(name == "le"), 1.0)
     else:
-        number = write.with_qparams(write("add.Tensor", above(True), above(False)), MASK)
+        number = write.with_qparams(write("add.Tensor", above(True), above(False)), TRUTH)
         number = number if name == "ne" else write("rsub.Scalar", number, 1.0)
-    return write.decided(write.with_qparams(number, MASK))
+    return write.decided(write.with_qparams(number, TRUTH))
 
 
 def _selects(write: Writer, x: Float, z: Float) -> bool:
@@ -205,14 +195,14 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
     return list(axes) if isinstance(axes, (list, tuple)) else [axes], bool(write.given.get("keepdim"))
 
 
-@decomposes(*_CHOICES)
+@decomposes(*CHOICES)
 def _choice(write: Writer) -> Float:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for any truth value, and finite a, b"""
     given, scores = write.given, softmax.chosen_scores(write)
     return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
-@decomposes(*_FILLS)
+@decomposes(*FILLS)
 def _filled(write: Writer) -> Float:
     """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for any truth value, and finite b"""
     given = write.given
@@ -289,7 +279,7 @@ def _opposite(write: Writer, number: Float) -> Float:
     name, form = comparison.overload.split(".")
     given = comparison.given
     reverse = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
-    return write.with_qparams(write.beside(reverse, "to.dtype", reverse, DType.FLOAT32), MASK)
+    return write.with_qparams(write.beside(reverse, "to.dtype", reverse, DType.FLOAT32), TRUTH)
 
 
 def _is_float(write: Writer, x: Float) -> bool:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, multiply_wide, per_channel_multipliers, saturate
-from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
+from micronpu.ir.aten import AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer
-from micronpu.ir.op import QuantizationRule, Rescaling, Value, weighted
+from micronpu.ir.op import Rescaling, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
@@ -294,11 +294,6 @@ WEIGHT_AXIS = 1
 """Axis of the output channels in PyTorch's weights."""
 
 
-def _either(node: AtenArguments) -> QuantizationRule:
-    """``convolution`` is one operator for both directions."""
-    return weighted(WEIGHT_AXIS if node.value("transposed") else 0)
-
-
 @operator("transpose_conv2d")
 class TransposeConv2d(Rescaling):
     """The transpose of a convolution: every element of x adds a weighted copy of the kernel to y.
@@ -357,7 +352,12 @@ class TransposeConv2d(Rescaling):
     def build(cls, node: AtenNode) -> Tensor:
         return build_transposed(node, 1 if node.overload.startswith("conv_transpose1d") else 2)
 
-    @from_aten("convolution.default", quantization=_either, x="input", fuses=True)
+    @from_aten(
+        "convolution.default",
+        quantization=lambda node: weighted(WEIGHT_AXIS if node.value("transposed") else 0),  # for both directions
+        x="input",
+        fuses=True,
+    )
     @classmethod
     def build_either(cls, node: AtenNode) -> Tensor:
         spatial = len(node.shape) - 2

@@ -312,8 +312,8 @@ class Selection(Binary):
         return emit.result(chosen)
 
 
-_MINIMA, _MAXIMA = ("minimum.default", "min.other"), ("maximum.default", "max.other")
-EXTREMA = (*_MINIMA, *_MAXIMA)
+_MINIMA, MAXIMA = ("minimum.default", "min.other"), ("maximum.default", "max.other")
+EXTREMA = (*_MINIMA, *MAXIMA)
 """Overloads with one of two operands as each result, which may saturate where they are not chosen."""
 
 
@@ -329,7 +329,7 @@ class Minimum(Selection):
 
 
 @operator("maximum")
-@from_aten(*_MAXIMA, z="other")
+@from_aten(*MAXIMA, z="other")
 class Maximum(Selection):
     """The larger of two elements, with NumPy's broadcasting.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
-from micronpu.ops.convolution import TRANSPOSED
+from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
 from micronpu.ops.normalization import BATCH_NORMS
@@ -37,7 +37,8 @@ RESHAPED = (RESHAPE, VIEW_COPY, "_unsafe_view.default")
 """Overloads whose result has another shape, and is a copy where strides allow no view."""
 CONTIGUOUS = ("_adaptive_avg_pool2d.default", "avg_pool2d.default", "expand_copy.default", *ROW_SUMS)
 """Overloads whose kernels in ExecuTorch need a contiguous first operand."""
-_SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
+SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
+"""Operators that write a part of their first operand, and return it unchanged if that part is empty."""
 
 
 class Form(enum.Enum):
@@ -53,6 +54,7 @@ class Form(enum.Enum):
     LOGARITHM_OF_MORE = "log(1 + a)"
     RECIPROCAL = "1 / a"
     ROOT = "sqrt(a)"
+    MAGNITUDE = "sqrt(a * a + b * b)"
     SIGMOID = "1 / (1 + exp(-a))"
     ROW_SUM = "sum of a along axes"
     ROW_MEAN = "mean of a along axes"
@@ -60,39 +62,83 @@ class Form(enum.Enum):
     MAXIMUM_AND_POSITION = "largest of a along an axis, and where it is"
 
 
-_FORMS = {
+FORMS = {
     **{"add.Tensor": Form.SUM, "sub.Tensor": Form.DIFFERENCE, "mul.Tensor": Form.PRODUCT, "div.Tensor": Form.QUOTIENT},
     **{"neg.default": Form.NEGATIVE, "exp.default": Form.EXPONENTIAL, "log.default": Form.LOGARITHM},
     **{"log1p.default": Form.LOGARITHM_OF_MORE, "reciprocal.default": Form.RECIPROCAL, "sqrt.default": Form.ROOT},
     **{"sigmoid.default": Form.SIGMOID, "sum.dim_IntList": Form.ROW_SUM, "mean.dim": Form.ROW_MEAN},
-    **{"amax.default": Form.ROW_MAXIMUM, "max.dim": Form.MAXIMUM_AND_POSITION},
+    **{"amax.default": Form.ROW_MAXIMUM, "max.dim": Form.MAXIMUM_AND_POSITION, "hypot.default": Form.MAGNITUDE},
 }
+"""The function that an overload computes, with an ``alpha`` of 1 if it has one."""
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 _LOGARITHMS = ("log", "log2", "log10")
-_BOUNDED = ("acos", "asin", "atanh", "logit")
+BOUNDED = {f"{name}.default" for name in ("acos", "asin", "atanh", "logit")}
+"""Functions on an interval, at whose ends they are steep."""
 _LINEAR = {"mul", "div", "add", "sub", "rsub"}
-_AFFINE = {"div": ("self",), **dict.fromkeys(("add", "sub", "mul"), ("self", "other"))}
+AFFINE = {
+    **{"div.Tensor": ("self",), **dict.fromkeys(("add.Tensor", "sub.Tensor", "mul.Tensor"), ("self", "other"))},
+    **dict.fromkeys(BATCH_NORMS, ("input",)),
+}
+"""The arguments in each of which the result is affine where all others are constants."""
 _DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
 _ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
-_WHOLE = ("round", "floor", "ceil", "trunc")
-_HANDING_ON = {"expand.default", *RESHAPES, *COPIES, *CASTS}
+WHOLE = {f"{name}.default" for name in ("round", "floor", "ceil", "trunc")}
+"""Overloads with whole numbers as results."""
+VIEWS = {"expand.default", "alias.default", "detach.default", *RESHAPES}
+HANDING_ON = {*VIEWS, *COPIES, *CASTS}
+"""Overloads whose result has the numbers of the first operand in their order, in another shape or type."""
+EXPANSIONS = ("expand.default", "expand_as.default", "expand_copy.default")
+LAYERS = (*CONVOLUTIONS, *LINEAR)
+SIZES = {"linalg_vector_norm": 1, "std": 1, "var": 2}
+"""Operators whose results are sizes of rows, up to a factor, or powers of them, with the exponent."""
+HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
+"""f(s x) = s f(x) for s > 0, channel by channel."""
+ADDING = {"sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs"}
+"""Operators whose result is a sum of squares if the first operand consists of such sums."""
+FIRST_MATRIX = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self", "addmm": "mat1", "baddbmm": "batch1"}
+"""The first operand of a product of matrices, by operator."""
 _TAILS = {"sigmoid": lambda y: math.log(1 / y - 1), "tanh": lambda y: math.atanh(1 - y)}
 """Magnitude of the operand for which a function is y from its limits."""
-_NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
-_FUNCTIONS = {
+NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
+"""Operators without negative results where no operand is negative, nor ``alpha``."""
+FUNCTIONS = {
     *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid", "mish"),
     *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "neg", "reciprocal", "relu", "relu6", "selu", "sigmoid"),
     *("silu", "softplus", "tanh"),
+}
+"""Operators whose default overload computes each result from one element, and from numbers."""
+
+
+class Amplifier(NamedTuple):
+    """A function that spreads small operands over much of its range.
+
+    Attributes:
+        form: the function; None for one without a `Form`.
+        of: its result; of a quotient, by the divisor.
+        smallest: the smallest operand by the range of the results.
+        divides: True for a quotient.
+    """
+
+    form: Form | None
+    of: Callable[[float], float]
+    smallest: Callable[[float, float], float]
+    divides: bool = False
+
+
+AMPLIFIERS = {
+    "log": Amplifier(Form.LOGARITHM, math.log, lambda low, high: math.exp(low)),
+    "log2": Amplifier(None, math.log2, lambda low, high: 2.0**low),
+    "log10": Amplifier(None, math.log10, lambda low, high: 10.0**low),
+    "log1p": Amplifier(Form.LOGARITHM_OF_MORE, math.log1p, lambda low, high: math.expm1(low)),
+    "reciprocal": Amplifier(Form.RECIPROCAL, lambda x: 1 / x, lambda low, high: 1 / high, divides=True),
+    "div": Amplifier(Form.QUOTIENT, lambda x: 1 / x, lambda low, high: 1 / high, divides=True),
+    "rsqrt": Amplifier(None, lambda x: x**-0.5, lambda low, high: high**-2, divides=True),
+    "sqrt": Amplifier(Form.ROOT, math.sqrt, lambda low, high: max(low, 0.0) ** 2),
 }
 
 
 def _name(overload: str) -> str:
     return overload.split(".")[0].rstrip("_")
-
-
-def form_of(overload: str) -> Form | None:
-    """Return the function that an operator computes, with an ``alpha`` of 1 if it has one."""
-    return _FORMS.get(overload)
 
 
 def power_of(overload: str, given: Given) -> float | None:
@@ -109,16 +155,19 @@ def is_singular(overload: str, given: Given) -> bool:
     return _name(overload) in _LOGARITHMS or (power is not None and power < 1)
 
 
-def is_bounded(overload: str) -> bool:
-    """Return whether a function is defined on an interval only, at whose ends it is steep."""
-    return _name(overload) in _BOUNDED
-
-
 def degree_of(overload: str, given: Given) -> float | None:
     """Return the degree d of an operator of one value for which f(g * x) is ``g ** d * f(x)`` for g > 0."""
     name = _name(overload)
     power = power_of(overload, given)
     return power if power is not None else 2.0 if name == "var" else _DEGREES.get(name)
+
+
+def is_transposed(overload: str, given: Given) -> bool | None:
+    """Return whether a convolution is a transposed one; None for other operators."""
+    name = overload.split(".")[0]
+    if name.startswith(("conv1", "conv2", "conv3", "conv_transpose", "convolution")):
+        return name.startswith("conv_transpose") or bool(given.get("transposed"))
+    return None
 
 
 def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[Any, float, float] | None:
@@ -149,13 +198,6 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
     return (x, 1.0, -c) if is_minuend else (x, -1.0, c)
 
 
-def affine_in(overload: str) -> tuple[str, ...]:
-    """Return the arguments in each of which the result is affine where all others are constants."""
-    if overload in BATCH_NORMS:
-        return ("input",)
-    return _AFFINE.get(_name(overload), ()) if overload.endswith(".Tensor") else ()
-
-
 def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
     """Return where a result jumps: (first, distance) of operands in a row without end; distance 0 for a single one."""
     name = _name(overload)
@@ -179,11 +221,6 @@ def addends_of(overload: str, given: Given) -> tuple[Any, ...]:
     if overload == "add.Tensor":
         return given["self"], given["other"]
     return (given["self"],) if overload == "baddbmm.default" else ()
-
-
-def magnitude_of(overload: str, given: Given) -> tuple[Any, Any] | None:
-    """Return (a, b) of a result that is ``sqrt(a * a + b * b)``."""
-    return (given["self"], given["other"]) if _name(overload) == "hypot" else None
 
 
 def least_of(overload: str, given: Given) -> float | None:
@@ -213,34 +250,9 @@ def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any
     return [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None], given["values"]
 
 
-def replaces_part(overload: str) -> bool:
-    """Return whether an operator writes a part of its first operand, and returns it unchanged if that part is empty."""
-    return _name(overload) in _SCATTERS
-
-
 def counts_from(overload: str, given: Given) -> Any:
     """Return the first number of a result that counts up; None of any other operator."""
     return given.get("start", 0) if _name(overload) == "arange" else None
-
-
-def is_whole(overload: str) -> bool:
-    """Return whether all results are whole numbers."""
-    return _name(overload) in _WHOLE and overload.endswith(".default")
-
-
-def is_function(overload: str) -> bool:
-    """Return whether each result is a function of one element, and of numbers."""
-    return _name(overload) in _FUNCTIONS and overload.endswith(".default")
-
-
-def hands_on(overload: str) -> bool:
-    """Return whether a result has the numbers of the first operand in their order, in another shape or type."""
-    return overload in _HANDING_ON
-
-
-def keeps_not_negative(overload: str, given: Given) -> bool:
-    """Return whether no result is negative where no operand is."""
-    return _name(overload) in _NOT_NEGATIVE and bool(given.get("alpha", 1) >= 0)
 
 
 def indices_of(overload: str, given: Given) -> list[tuple[Any, Any, int]]:

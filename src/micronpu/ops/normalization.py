@@ -25,7 +25,8 @@ _LONGEST_MEAN = 1 << 15
 
 _COLUMNS = 4.0
 """Factor by which a batch norm may make the columns of the weights behind it more uneven: two of their eight bits."""
-NORMS = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
+RMS_NORM = "rms_norm.default"
+NORMS = ("layer_norm.default", RMS_NORM, "group_norm.default", "instance_norm.default")
 """Norms that are one operator; others are composed of squares, their mean and a power of it."""
 
 BY_CHANNEL = ("layer_norm.default", "group_norm.default")

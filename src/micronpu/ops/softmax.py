@@ -372,7 +372,7 @@ MASKED = -8192.0
 calibration does not extend for it (`micronpu.quantize.solver.neighbours`)."""
 HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
 """Qparams for `MASKED` and zero: calibration without masked keys must not exclude masks in later inputs."""
-_ATTENTION = "scaled_dot_product_attention.default"
+ATTENTION = "scaled_dot_product_attention.default"
 
 
 @decomposes("scaled_dot_product_attention.default")
@@ -522,7 +522,7 @@ MINIMA = ("amin.default", "argmin.default", "min.default", "min.dim")
 
 
 def _is_for_softmax(write: Writer) -> bool:
-    return write.ends() <= {*SOFTMAX, _ATTENTION, "logsumexp.default"}
+    return write.ends() <= {*SOFTMAX, ATTENTION, "logsumexp.default"}
 
 
 def _hides(write: Writer, least: float, most: float | None = None) -> int:

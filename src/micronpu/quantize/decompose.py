@@ -22,6 +22,7 @@ from micronpu.frontend.tensors import add_constant, attribute, is_trained
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.facts import NUMBERED
+from micronpu.ops.movement import DROPOUTS
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.slicing import CONCATENATIONS
 from micronpu.quantize.identities import function_before_fill, spelled_out
@@ -170,10 +171,10 @@ def fold_constants(model: GraphModule) -> bool:
     changed = False
     for node in list(model.graph.nodes):
         value = node.meta.get("val")
-        name = overload_name(node).split(".")[0].rstrip("_")
+        name = overload_name(node)
         if not name or not isinstance(value, torch.Tensor) or value.numel() > MOST_FOLDED:
             continue
-        if is_random(node) or (name == "dropout" and IN_TRAINING.of(model)):
+        if is_random(node) or (name in DROPOUTS and IN_TRAINING.of(model)):
             continue
         operands = [attribute(model, n) for n in node.all_input_nodes]
         if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):

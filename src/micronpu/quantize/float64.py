@@ -15,26 +15,15 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import is_random, overload_name
 from micronpu.frontend.tensors import copied, read
+from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.running import FloatRun, Row
 from micronpu.quantize.thresholds import SMALL_IMAGE
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
-
-_FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
-"""Operators that make a float32 tensor from numbers only if no dtype is given."""
-_PLAIN = frozenset(
-    (
-        *("adaptive_avg_pool2d", "add", "avg_pool1d", "avg_pool2d", "batch_norm", "cat", "clamp", "conv1d"),
-        *("conv2d", "dropout", "elu", "exp", "flatten", "gelu", "hardsigmoid", "hardswish", "hardtanh"),
-        *("layer_norm", "leaky_relu", "linear", "log_softmax", "matmul", "max_pool1d", "max_pool2d", "mean", "mul"),
-        *("permute", "relu", "relu6", "relu_", "relu6_", "reshape", "select", "sigmoid", "silu", "slice"),
-        *("softmax", "split", "sqrt", "squeeze", "sub", "sum", "tanh", "transpose", "unsqueeze"),
-        *("upsample_nearest2d", "view"),
-    )
-)
-"""Names of common operators with kernels for float64: networks with only these are not tried first."""
 
 
 def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
@@ -138,14 +127,7 @@ def is_plain(module: GraphModule) -> bool:
 def _is_plain(node: Node) -> bool:
     if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
         return True
-    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
-        return False
-    return _name(node.target) in _PLAIN
-
-
-def _name(overload: OpOverload) -> str:
-    """Return ``add`` for ``aten::add.Tensor``."""
-    return str(schema_of(overload).name).rpartition("::")[2]
+    return known_import(node) is not None
 
 
 def _loop_in_float64(loop: Loop) -> Loop:
@@ -175,7 +157,7 @@ def _widen_call(node: Node, made: Node) -> None:
     target = node.target
     if isinstance(target, OpOverload) and target.namespace == "aten":
         made.args, made.kwargs = tuple(map(_wide_type, made.args)), {k: _wide_type(v) for k, v in made.kwargs.items()}
-        if _name(target) == "conv2d":
+        if overload_name(node) in CONVOLUTIONS_2D:
             made.target = _conv2d
         _widen_factory(node, made, target)
     elif isinstance(target, OperatorBase):
@@ -183,10 +165,11 @@ def _widen_call(node: Node, made: Node) -> None:
 
 
 def _widen_factory(node: Node, made: Node, target: OpOverload) -> None:
-    """Set the dtype float64 for an operator that makes a float32 tensor from numbers only."""
-    value = node.meta.get("val")
-    is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    if is_single and _name(target) in _FACTORIES and made.kwargs.get("dtype") is None:
+    """Set the dtype float64 for an operator that makes a float32 tensor from numbers only, and draws none."""
+    value, given = node.meta.get("val"), schema_of(target).arguments
+    is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and not is_random(node)
+    makes = any(a.name == "dtype" for a in given) and not any(isinstance(a.type, torch.TensorType) for a in given)
+    if is_single and makes and made.kwargs.get("dtype") is None:
         made.kwargs = {**made.kwargs, "dtype": torch.float64}
 
 

@@ -15,8 +15,9 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.tensors import attribute, is_trained, number
 from micronpu.ir.lowering import Capabilities
-from micronpu.ops.elementwise import EXTREMA
-from micronpu.ops.facts import Form, hands_on, is_function, is_sum, magnitude_of
+from micronpu.ops.comparisons import CHOICES, FILLS
+from micronpu.ops.elementwise import EXTREMA, MAXIMA
+from micronpu.ops.facts import FUNCTIONS, HANDING_ON, Form, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of
@@ -100,7 +101,7 @@ def _inside(x: Any, form: Form) -> Any:
 
 def _before_squeeze(x: Any, axis: int) -> Any:
     """Return the operand of a view without an axis of size 1; any other value unchanged."""
-    if not isinstance(x, Node) or not hands_on(overload_name(x)):
+    if not isinstance(x, Node) or overload_name(x) not in HANDING_ON:
         return x
     before: Any = x.args[0]
     shape = tuple(value_of(before).shape)
@@ -240,7 +241,7 @@ def _infinite_bound(model: GraphModule, node: Node) -> bool:
     if name not in EXTREMA:
         return False
     for x, bound in (node.args[:2], node.args[1::-1]):
-        has_effect = _uniform(model, bound) != (-math.inf if name.startswith("max") else math.inf)
+        has_effect = _uniform(model, bound) != (-math.inf if name in MAXIMA else math.inf)
         if isinstance(x, Node) and not has_effect and value_of(x).shape == value_of(node).shape:
             node.replace_all_uses_with(x)
             model.graph.erase_node(node)
@@ -262,20 +263,22 @@ def _is_function(model: GraphModule, node: Node) -> bool:
     """Return True if a node is a function of one float, with numbers as further operands."""
     if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
         return False
-    return is_float32(node) and (is_function(overload_name(node)) or line_of(model, node) is not None)
+    return is_float32(node) and (
+        overload_name(node).removesuffix(".default") in FUNCTIONS or line_of(model, node) is not None
+    )
 
 
 def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
     """Return the parts of a fill with a number far from others, or None."""
     name = overload_name(node)
-    given = arguments(node) if name.startswith(("masked_fill.", "where.")) else {}
-    if name.startswith("masked_fill."):
+    given = arguments(node) if name in (*FILLS, *CHOICES) else {}
+    if name in FILLS:
         x, mask, value = given["self"], given["mask"], _uniform(model, given["value"])
 
         def again(write: GraphWriter, made: Node, number: float) -> Node:
             return write("masked_fill.Scalar", made, mask, number)
 
-    elif name.startswith("where.") and "self" in given:
+    elif name in CHOICES:
         hidden = _uniform(model, given["self"])
         x, value = (given["self"], _uniform(model, given["other"])) if hidden is None else (given["other"], hidden)
         condition = given["condition"]
@@ -338,8 +341,10 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
         return None
     given = arguments(node)
     total = given.get("self")
-    if (pair := magnitude_of(name, given)) is not None or power_of(node) != 0.5 or not isinstance(total, Node):
-        return pair
+    if form_of(node) is Form.MAGNITUDE:
+        return given["self"], given["other"]
+    if power_of(node) != 0.5 or not isinstance(total, Node):
+        return None
     terms = arguments(total) if overload_name(total) else {}
     if not is_sum(overload_name(total), terms):
         return None

@@ -37,7 +37,7 @@ from micronpu.upstream.torch import tree_leaves
 
 def form_of(x: Any) -> Form | None:
     """Return the function of its operands that a node computes, see `micronpu.ops.facts`; None for other values."""
-    return facts.form_of(overload_name(x)) if isinstance(x, Node) and x.kwargs.get("alpha", 1) == 1 else None
+    return facts.FORMS.get(overload_name(x)) if isinstance(x, Node) and x.kwargs.get("alpha", 1) == 1 else None
 
 
 def power_of(node: Node) -> float | None:
@@ -141,7 +141,7 @@ class _NodeValue(Value):
         """Look up the facts about its operator, after all values are linked."""
         name, node, rank = self.overload, self.node, len(self.shape or ())
         given, entry, self.form = arguments(node), known_import(node), form_of(node)
-        self.is_bounded, self.is_whole, self.is_one_of = facts.is_bounded(name), facts.is_whole(name), name in EXTREMA
+        self.is_bounded, self.is_whole, self.is_one_of = name in facts.BOUNDED, name in facts.WHOLE, name in EXTREMA
         self.power, self.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
         if (line := facts.line_of(name, given, functools.partial(number, self._model))) is not None:
             self.line = (self._of[line[0]], *line[1:])

@@ -26,8 +26,8 @@ from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
-from micronpu.ops.facts import ROW_SUMS, Form, affine_in, degree_of, least_of
-from micronpu.ops.normalization import BATCH_NORMS, NORMS, SMALLEST_ROW, UNEQUAL
+from micronpu.ops.facts import AFFINE, EXPANSIONS, ROW_SUMS, SIZES, Form, degree_of, least_of
+from micronpu.ops.normalization import BATCH_NORMS, NORMS, RMS_NORM, SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import form_of, moves, power_of
 from micronpu.quantize.running import Eager, Row, Step
@@ -134,9 +134,9 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return the root mean square of each row that a norm divides, up to a factor."""
     name = overload_name(node)
     if name not in NORMS:
-        return result if name.startswith(("linalg_vector_norm", "std")) else result.clamp(min=0.0).sqrt()
+        return result if SIZES.get(name.split(".")[0]) == 1 else result.clamp(min=0.0).sqrt()
     rows = _rows(node, x)
-    return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
+    return rows.square().mean(-1).sqrt() if name == RMS_NORM else rows.std(-1, correction=0)
 
 
 def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
@@ -144,7 +144,7 @@ def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
     name, given = overload_name(node), arguments(node)
     if name in NORMS:
         rows = _rows(node, x)
-        centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
+        centred = rows if name == RMS_NORM else rows - rows.mean(-1, keepdim=True)
         return centred.square().reshape(-1, rows.shape[-1])
     if name in ROW_SUMS and given["dim"] and x.dim():
         axes = [axis % x.dim() for axis in given["dim"]]
@@ -168,7 +168,7 @@ def parts_of(node: Node) -> list[Node]:
     if name in NORMS:
         return [node]
     squares = _squares_of(node)
-    if squares is None and not name.startswith(("linalg_vector_norm", "var.", "std.")):
+    if squares is None and name.split(".")[0] not in SIZES:
         return []
     divided = list(_divided(node))
     return [*([squares] if squares is not None else []), node, *divided] if divided else []
@@ -190,7 +190,7 @@ def _divided(node: Node) -> Iterator[Node]:
         value, name = user.meta.get("val"), overload_name(user)
         if user in found or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             continue
-        if value.numel() == rows or name.startswith("expand"):
+        if value.numel() == rows or name in EXPANSIONS:
             found[user] = None
             waiting += list(user.users)
         elif form_of(user) in (Form.PRODUCT, Form.QUOTIENT):
@@ -342,7 +342,7 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
     affine, value, node = 0, x, reader
     while True:
         others = [n for n in node.all_input_nodes if n is not value]
-        read_as = affine_in(overload_name(node))
+        read_as = AFFINE.get(overload_name(node), ())
         is_affine = any(arguments(node)[name] is value for name in read_as)
         is_affine = is_affine and all(attribute(module, n) is not None for n in others)
         if not is_affine and (not moves(node) or others):

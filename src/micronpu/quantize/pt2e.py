@@ -31,6 +31,7 @@ from micronpu.frontend.program import overload_name
 from micronpu.frontend.tensors import attribute, copied, set_attribute, with_own_graph
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.facts import Form
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.nodes import form_of
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
@@ -283,7 +284,7 @@ def _own_switch(dropouts: bool) -> Callable[[upstream.Function], upstream.Functi
 def can_match(model: GraphModule) -> bool:
     """Return True if a convolution is followed by a batch norm that torchao's patterns match."""
     for node in model.graph.nodes:
-        if "batch_norm" not in overload_name(node):
+        if overload_name(node) not in BATCH_NORMS:
             continue
         before = node.args[0]
         for _ in _BETWEEN:

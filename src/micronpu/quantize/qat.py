@@ -35,7 +35,9 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
 from micronpu.frontend.tensors import attribute, copied, evaluate, free_name, is_constant
-from micronpu.ops.convolution import BY_AXES
+from micronpu.ops.convolution import BY_AXES, TRANSPOSED
+from micronpu.ops.facts import LAYERS
+from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import folded_batch_norm, is_singular, moves, power_of, set_parameters
@@ -342,8 +344,6 @@ def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, po
 
 # ---------------------------------------------------------------- batch norms: functions of the rewritten graph
 
-_LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
-
 
 def factor_of(
     gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, smallest: float = SMALLEST_GAMMA
@@ -520,7 +520,7 @@ def _counts_batches(model: GraphModule, node: Node) -> bool:
 
 
 def _foldable(layer: Any) -> bool:
-    if not isinstance(layer, Node) or overload_name(layer).split(".")[0] not in _LAYERS or len(layer.users) != 1:
+    if not isinstance(layer, Node) or overload_name(layer) not in (*LAYERS, *TRANSPOSED) or len(layer.users) != 1:
         return False
     given = arguments(layer)
     if not isinstance(given["weight"], Node) or given["weight"].op != "get_attr":
@@ -528,10 +528,9 @@ def _foldable(layer: Any) -> bool:
     bias = given.get("bias")
     if bias is not None and bias.op != "get_attr":
         return False
-    name = overload_name(layer)
-    if name.startswith("linear"):
+    if overload_name(layer) in LINEAR:
         return bool(layer.meta["val"].dim() == 2)  # batch norm's channels are axis 1, linear's the last
-    return not name.startswith("conv_transpose") or given["groups"] == 1
+    return overload_name(layer) not in TRANSPOSED or given["groups"] == 1
 
 
 def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> Node | None:
@@ -551,7 +550,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
 
 
 def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any], frozen: bool) -> None:
-    axis, eps = int(overload_name(layer).startswith("conv_transpose")), float(given["eps"])
+    axis, eps = int(overload_name(layer) in TRANSPOSED), float(given["eps"])
     gamma, beta, mean, variance = (given[k] for k in ("weight", "bias", "running_mean", "running_var"))
     own = arguments(layer)
     weight, bias = own["weight"], own.get("bias")
@@ -573,7 +572,7 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
     norm.args = (layer, gamma, beta, mean, variance, given["training"], given["momentum"], eps, given["cudnn_enabled"])
     norm.kwargs = {}
     with model.graph.inserting_before(norm):
-        axis_of_result = -1 if overload_name(layer).startswith("linear") else 1
+        axis_of_result = -1 if overload_name(layer) in LINEAR else 1
         unfolded = _submodule(model, Unfold(eps, axis_of_result), (layer, gamma, variance, bias))
     unfolded.meta["val"] = layer.meta["val"]
     norm.replace_input_with(layer, unfolded)

@@ -24,6 +24,10 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
+from micronpu.ops import facts
+from micronpu.ops.convolution import CONVOLUTIONS_2D
+from micronpu.ops.matmul import LINEAR
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import of_tensors
@@ -42,8 +46,6 @@ from micronpu.quantize.thresholds import (
     MOST_POSITIONS,
     WIDEST,
 )
-
-_LAYERS = ("conv1d", "conv2d", "linear")
 
 
 def correct(
@@ -121,7 +123,7 @@ def _correct_layer(
 def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
     """Yield layers with quantized weights that no other layer shares, and the weights' observers."""
     for node in prepared.graph.nodes:
-        if overload_name(node).split(".")[0] not in _LAYERS:
+        if overload_name(node) not in facts.LAYERS:
             continue
         watched = node.args[1]
         observer = observer_of(prepared, watched)
@@ -174,7 +176,7 @@ class _Statistics:
     def __init__(self, layer: Node, shape: Sequence[int], with_moments: bool) -> None:
         self._taps = [int(s) for s in shape[2:]]
         self._given = arguments(layer)
-        self._name = overload_name(layer).split(".")[0]
+        self._name = overload_name(layer)
         self._with_moments = with_moments
         self._total: torch.Tensor | None = None
         self._rows = 0
@@ -200,10 +202,10 @@ class _Statistics:
 
     def _patches(self, x: torch.Tensor) -> torch.Tensor:
         """Return the values that each output position multiplies with weights."""
-        if self._name == "linear":
+        if self._name in LINEAR:
             return x.reshape(1, -1, x.shape[-1])
         given, groups = self._given, int(self._given["groups"])
-        lines = self._name == "conv1d"
+        lines = self._name not in CONVOLUTIONS_2D
         shape = self._taps
         stride, dilation = (_sizes(given[k], len(shape)) for k in ("stride", "dilation"))
         if isinstance(given["padding"], str):
@@ -317,10 +319,6 @@ def adaptive_rounding(
 # ---------------------------------------------------------------- cross-layer equalization
 
 
-_HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
-"""f(s x) = s f(x) for s > 0, channel by channel."""
-
-
 @dataclass
 class _Pair:
     """Two successive layers, and the batch norm after the first if it is not folded."""
@@ -350,17 +348,17 @@ def _pair(model: GraphModule, second: Node) -> _Pair | None:
     source: Any = arguments(second).get("input")
     norm = None
     while isinstance(source, Node) and len(source.users) == 1 and source.op == "call_function":
-        name = overload_name(source).split(".")[0]
+        name = overload_name(source)
         if _is_layer(model, source):
             columns = _weight(model, second).shape[_input_axis(second)]
             return _Pair(source, norm, second) if len(_weight(model, source)) == columns else None
-        if name == "batch_norm" and norm is None and not arguments(source).get("training"):
+        if name in BATCH_NORMS and norm is None and not arguments(source).get("training"):
             norm = source
             constants = [arguments(source).get(k) for k in ("weight", "bias")]
             if any(not isinstance(c, Node) or c.op != "get_attr" or len(c.users) != 1 for c in constants):
                 return None
             source = arguments(source)["input"]
-        elif name in _HOMOGENEOUS and norm is None:
+        elif name.split(".")[0] in facts.HOMOGENEOUS and norm is None:
             source = source.args[0]
         else:
             return None
@@ -368,7 +366,7 @@ def _pair(model: GraphModule, second: Node) -> _Pair | None:
 
 
 def _is_layer(model: GraphModule, node: Node) -> bool:
-    if overload_name(node).split(".")[0] not in _LAYERS:
+    if overload_name(node) not in facts.LAYERS:
         return False
     given = arguments(node)
     tensors = [given["weight"], given.get("bias")]

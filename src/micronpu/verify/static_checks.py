@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,15 +16,18 @@ from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     ProgramView,
+    arguments,
     is_compute,
     is_dequantize,
     is_quantize,
     origin_of,
     overload_name,
+    value_of,
     written_names,
 )
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
+from micronpu.ops.facts import ADDING, AMPLIFIERS, Amplifier, Form, power_of
 from micronpu.partition.host_block import named
 from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
@@ -37,22 +40,6 @@ from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.verify import thresholds
 from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
-
-_TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
-
-_FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
-    "log": (math.log, lambda low, high: math.exp(low)),
-    "log2": (math.log2, lambda low, high: 2.0**low),
-    "log10": (math.log10, lambda low, high: 10.0**low),
-    "log1p": (math.log1p, lambda low, high: math.expm1(low)),
-    "reciprocal": (lambda x: 1 / x, lambda low, high: 1 / high),
-    "div": (lambda x: 1 / x, lambda low, high: 1 / high),
-    "rsqrt": (lambda x: x**-0.5, lambda low, high: high**-2),
-    "sqrt": (math.sqrt, lambda low, high: max(low, 0.0) ** 2),
-}
-"""Functions that spread small operands over much of their range, with the smallest operand by the result's range; `div`
-as a function of its divisor."""
-_DIVISIONS = ("reciprocal", "rsqrt", "div")
 
 
 def of_data(
@@ -225,8 +212,12 @@ def place_of(node: Node | None) -> dict[str, Any]:
     return {"node": node.name, "operator": operator, "module": where.module, "source": where.source}
 
 
+def _amplifier(overload: str) -> Amplifier | None:
+    return AMPLIFIERS.get(overload.split(".")[0].rstrip("_"))
+
+
 def _first_step(
-    kind: str, written: str, step: float, ends: tuple[float, float], most: float
+    kind: Amplifier, written: Amplifier, step: float, ends: tuple[float, float], most: float
 ) -> tuple[float, float] | None:
     """Return the smallest relevant operand, and the share of the results' range between it and the next one, or None.
 
@@ -236,15 +227,14 @@ def _first_step(
         ends: range of the results.
         most: the largest operand.
     """
-    function, smallest = _FUNCTIONS[kind]
     low, high = ends
     try:
-        least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
-        jump = abs(function(least + step) - function(least)) / (high - low)
-        if (
-            written != kind
-        ):  # by a logarithm, whose first LSB covers less of the range than that of the original function
-            whole = _FUNCTIONS[written][0]
+        least = max(kind.smallest(low, high), 0.0) or (
+            0.0 if kind.form in (Form.ROOT, Form.LOGARITHM_OF_MORE) else step * 1e-6
+        )
+        jump = abs(kind.of(least + step) - kind.of(least)) / (high - low)
+        if written is not kind:  # a logarithm, whose first LSB covers less of the range than that of the original
+            whole = written.of
             jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
     except (OverflowError, ValueError, ZeroDivisionError):
         return None
@@ -255,30 +245,31 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
     if not is_compute(node):
         return None
-    kind = overload_name(node).split(".")[0].rstrip("_")
+    kind = _amplifier(name := overload_name(node))
     operand = node.args[0] if node.args else None
     reader = next((user for user in node.users if is_quantize(user)), None)
-    if kind not in _FUNCTIONS or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
+    if kind is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
         return None
     given, made = view.edge(operand), view.edge(reader)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
-    names = sorted(name.split(".")[0] for name in written_names(node))
-    written = next((name for name in names if name in _FUNCTIONS and name != kind), kind)
-    if "sqrt" in (kind, written) and not _is_power(operand):
+    amplifiers = ((other, _amplifier(other)) for other in sorted(written_names(node)))
+    others = ((other, found) for other, found in amplifiers if found is not None and found is not kind)
+    name, written = next(others, (name, kind))
+    if Form.ROOT in (kind.form, written.form) and not _is_power(operand):
         return None
     step = given.qparams.scale[0]
     scale, zero = made.qparams.scale[0], made.qparams.zero_point[0]
     low, high = ((limit - zero) * scale for limit in made.limits)
     most = (given.limits[1] - given.qparams.zero_point[0]) * step
     found = _first_step(kind, written, step, (low, high), most)
-    if found is None or found[1] < (thresholds.ROOT_JUMP if kind == "sqrt" else thresholds.JUMP):
+    if found is None or found[1] < (thresholds.ROOT_JUMP if kind.form is Form.ROOT else thresholds.JUMP):
         return None
     least, jump = found
     where = place_of(node)
     at = f" at {where['source']}" if where["source"] else ""
-    what = named(node) if written != "div" else f"The division{at}"
-    if written in _DIVISIONS:
+    what = named(node) if written.form is not Form.QUOTIENT else f"The division{at}"
+    if written.divides:
         hint = "divisors that stay away from zero, as with clamp(min=...)"
     else:
         hint = "magnitudes instead of powers (half the range in decibels)"
@@ -288,7 +279,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
         (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model",
-        **where | {"operator": written},
+        **where | {"operator": name.split(".")[0].rstrip("_")},
     )
 
 
@@ -298,13 +289,12 @@ def _is_power(node: Node) -> bool:
         if is_dequantize(node) or is_quantize(node):
             (node,) = node.all_input_nodes[:1]
             continue
-        kind = overload_name(node).split(".")[0].rstrip("_")
-        floats = [_dequantized(n) for n in node.all_input_nodes]
-        if kind == "square" or (kind == "pow" and node.args[1:] == (2,)):
+        name = overload_name(node)
+        given = arguments(node) if name else {}
+        given = {key: _dequantized(value) if isinstance(value, Node) else value for key, value in given.items()}
+        if name and power_of(name, given) == 2:
             return True
-        if kind == "mul" and len(node.args) == 2 and (len(floats) == 1 or floats[0] is floats[1]):
-            return node.args[0] is not None and all(isinstance(a, Node) for a in node.args)
-        keeps = kind in ("sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs") or moves(node)
+        keeps = name.split(".")[0].rstrip("_") in ADDING or moves(node)
         if not keeps or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]
@@ -375,7 +365,7 @@ def _taken(node: Any) -> Node | None:
             entry = None
         else:
             entry = known_import(node)
-            if overload_name(node).split(".")[0].removesuffix("_copy") in _TAKES:
+            if moves(node) and value_of(node).numel() < value_of(node.all_input_nodes[0]).numel():
                 found = found or node
             elif entry is None or not entry.moves_only:
                 learnt = entry is not None and rule_of(node, entry).output is not OutputQuantization.FIXED
