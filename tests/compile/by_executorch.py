@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from executorch.exir import to_edge
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule
 
 from micronpu.partition.lower import backend_config, plan, with_delegates
@@ -17,12 +19,15 @@ from micronpu.upstream.executorch import edge_config
 
 
 def by_executorch(
-    parts: Mapping[str, tuple[GraphModule, tuple[torch.Tensor, ...]]], named: Mapping[str, bytes] | None = None
+    parts: Mapping[str, tuple[GraphModule, tuple[torch.Tensor, ...]]],
+    named: Mapping[str, bytes] | None = None,
+    stock: list[int] | None = None,
 ) -> bytes:
     """The `.pte` of host parts by method, with example inputs; changes these.
 
     Args:
         named: what the program carries beside what partitions bring along.
+        stock: gets the bytes of planned memory that ExecuTorch's own algorithm would take, by method.
     """
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
@@ -32,5 +37,12 @@ def by_executorch(
         backend.plan_scratch(edge)
     for key, data in {**(named or {}), DIGEST_KEY: EMPTY_DIGEST}.items():
         edge._named_data_store.add_named_data(key, data)
-    planning = MemoryPlanningPass(memory_planning_algo=plan, share_mutable_buffers=len(parts) > 1)
+
+    def planned(alignment: int, specs: Iterable[TensorSpec], *more: Any) -> list[int]:
+        specs = list(specs)
+        if stock is not None:
+            stock.append(sum(MemoryPlanningPass().memory_planning_algo(alignment, specs, *more)))
+        return plan(alignment, specs, *more)
+
+    planning = MemoryPlanningPass(memory_planning_algo=planned, share_mutable_buffers=len(parts) > 1)
     return bytes(edge.to_executorch(config=replace(backend_config(), memory_planning_pass=planning)).buffer)

@@ -22,7 +22,7 @@ LINES = {
     "board": 5_903,
     "chips": 735,
     "cli": 7_209,
-    "compiler": 2_951,
+    "compiler": 2_948,
     "container": 706,
     "deploy": 2_964,
     "emit": 1_539,

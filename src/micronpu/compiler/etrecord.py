@@ -28,9 +28,9 @@ HANDLE = "debug_handle"
 """Key of a node's metadata in ExecuTorch's tools."""
 
 
-def number_nodes(module: GraphModule) -> None:
-    """Give every operator of a quantized module a debug handle, in execution order."""
-    for number, node in enumerate((n for n in module.graph.nodes if n.op == "call_function"), 1):
+def number_nodes(module: GraphModule, first: int) -> None:
+    """Give every operator of a quantized module a debug handle, in execution order from ``first``."""
+    for number, node in enumerate((n for n in module.graph.nodes if n.op == "call_function"), first):
         node.meta[HANDLE] = number
 
 
@@ -69,13 +69,7 @@ def write_etrecord(
         handles, delegates, outputs = _maps(plan, partitions)
         for number, own in (kernels or {}).items():
             handles[number], outputs[number] = list(own), 1
-        record = debug_record(
-            reference,
-            handles={plan.name: handles},
-            delegates={plan.name: delegates},
-            outputs={plan.name: outputs},
-            inputs=[list(inputs)],
-        )
+        record = debug_record(reference, handles=handles, delegates=delegates, outputs=outputs, inputs=list(inputs))
         with scratch_folder("micronpu-") as folder:
             made = folder / "etrecord.bin"
             record.save(made)

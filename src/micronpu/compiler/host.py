@@ -76,16 +76,18 @@ def host_part(
     clock: Clock | None = None,
     integer_io: IntegerIO | None = None,
     method: str = "",
+    first_handle: int = 1,
 ) -> HostPart:
     """Partition a quantized module and compile the partitions.
 
     Args:
         integer_io: meaning of integer inputs and outputs, which is stored with the first partition.
         method: name of the module in a program with several methods.
+        first_handle: debug handle of its first operator; its loops continue the numbers.
     """
     clock = clock or Clock(None)
     separate_clamps(quantized, device.excludes)
-    number_nodes(quantized)
+    number_nodes(quantized, first_handle)
     view = ProgramView(quantized)
     with clock.step("partition"):
         decisions = device.decisions(view)
@@ -112,7 +114,7 @@ def host_part(
         shift_bytes(module)
         undo_decisions(module)
         compute_contiguously(module)
-        loops = _scans(module, device)
+        loops = _scans(module, device, first_handle + len(quantized.graph.nodes))
         if core is not None:
             core.adapt(module)
     report = _report(device, partitioning, compiled, graphs, loops)
@@ -192,12 +194,13 @@ def _missing_figures(
     return missing | {"energy": ENERGY}
 
 
-def _scans(module: GraphModule, device: Device) -> _Loops:
-    """Compile the step of each loop of a core part and write the loop as ExecuTorch's, in place."""
+def _scans(module: GraphModule, device: Device, handle: int) -> _Loops:
+    """Compile each loop's step, with debug handles from ``handle`` on, and write the loop as ExecuTorch's, in place."""
     found = []
     for node, loop in list(loops_of(module)):
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        made = host_part(loop.body, device)
+        made = host_part(loop.body, device, first_handle=handle)
+        handle += len(loop.body.graph.nodes)
         scan(module, node, made.module, loop.body)
         found.append((made, int(value.shape[0])))
     return found

@@ -228,16 +228,16 @@ def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, 
 
     Args:
         reference: exported program that the values of a run are compared with.
-        handles, delegates, outputs: meaning of the instruction numbers, by method.
-        inputs: of the reference, one list for each method.
+        handles, delegates, outputs: meaning of the instruction numbers.
+        inputs: of the reference.
     """
     record: Any = importlib.import_module("executorch.devtools.etrecord").ETRecord
-    return record(
+    return record(  # whatever the method's name, the Inspector reads the maps of this one alone
         edge_dialect_program=reference,
-        _debug_handle_map=handles,
-        _delegate_map=delegates,
-        _instruction_id_to_num_outs_map=outputs,
-        _representative_inputs=inputs,
+        _debug_handle_map={"forward": handles},
+        _delegate_map={"forward": delegates},
+        _instruction_id_to_num_outs_map={"forward": outputs},
+        _representative_inputs=[inputs],
     )
 
 

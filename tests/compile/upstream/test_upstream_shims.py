@@ -189,7 +189,7 @@ def reference_graph():
 
 
 def debug_record():
-    record = et.debug_record(program(), handles={"forward": {1: [2]}}, delegates={}, outputs={}, inputs=[[X]])
+    record = et.debug_record(program(), handles={1: [2]}, delegates={}, outputs={}, inputs=[X])
     assert record._debug_handle_map == {"forward": {1: [2]}} and record._representative_inputs == [[X]]
 
 
