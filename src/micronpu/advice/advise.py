@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,9 +98,9 @@ def advise(
     """Show which parts of a network take the time, and compile changes that may make it faster.
 
     Ideas are tried if they apply to the network: another activation, a stride instead of a pool, smaller kernels,
-    another resize, norms with fixed statistics, channels in multiples of 16, integer inputs and outputs. Each is
-    compiled like the network itself, and the estimates are compared. The weights of a changed network are not trained:
-    its accuracy after training is unknown.
+    another resize, no softmax at the output, norms with fixed statistics, channels in multiples of 16, integer inputs
+    and outputs. Each is compiled like the network itself, and the estimates are compared. The weights of a changed
+    network are not trained: its accuracy after training is unknown.
 
     Args:
         model: a module in evaluation mode, or an exported program of one, without states; or a quantized one, such as
@@ -141,18 +141,14 @@ def advise(
     return trials.run(start, callback or (lambda name, part: None))
 
 
+@dataclass(frozen=True)
 class _Trials:
-    def __init__(
-        self,
-        module: GraphModule,
-        examples: tuple[torch.Tensor, ...],
-        target: str,
-        rows: Sequence[tuple[torch.Tensor, ...]],
-        quantization: Quantization,
-        options: Options | None,
-    ) -> None:
-        self._module, self._examples, self._target = module, examples, target
-        self._rows, self._quantization, self._options = rows, quantization, options
+    _module: GraphModule
+    _examples: Tensors
+    _target: str
+    _rows: Sequence[Tensors]
+    _quantization: Quantization
+    _options: Options | None
 
     def run(self, start: float, notify: ProgressCallback) -> Advice:
         notify("advise", 0.0)
@@ -161,9 +157,8 @@ class _Trials:
         ideas: list[tuple[Idea, Change | None]] = []
         for number, change in enumerate(CHANGES if price.cycles is not None else ()):
             notify("advise", (number + 1) / (len(CHANGES) + 3))
-            module = self._copy()
-            places = change.edit(module)
-            if places:
+            module = copied(self._module)
+            if places := change.edit(module):
                 ideas.append((self._tried(change.name, change.how, change.results, places, module, price), change))
         if price.cycles is not None and self._has_float_io():
             ideas.append((self._integers(price), None))
@@ -179,9 +174,6 @@ class _Trials:
             together=together,
             seconds=time.perf_counter() - start,
         )
-
-    def _copy(self) -> GraphModule:
-        return copied(self._module)
 
     def _compiled(self, module: GraphModule, quantization: Quantization) -> DelegationReport:
         return compile_model(
@@ -216,26 +208,16 @@ class _Trials:
     def _integers(self, before: Price) -> Idea:
         """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams."""
         io: Activations = self._quantization.base
-        idea = Idea(
-            "integer inputs and outputs",
-            f'Quantization(io="{io}"): the application gives and takes integers, which sensors often give anyway.',
-            SAME,
-            0,
-            (),
-            None,
-            None,
-        )
-        return self._priced(idea, self._copy(), replace(self._quantization, io=io), before)
+        how = f'Quantization(io="{io}"): the application gives and takes integers, which sensors often give anyway.'
+        idea = Idea("integer inputs and outputs", how, SAME, 0, (), None, None)
+        return self._priced(idea, copied(self._module), replace(self._quantization, io=io), before)
 
     def _together(self, changes: Sequence[Change], before: Price) -> Idea | None:
         if len(changes) < 2:
             return None
-        module = self._copy()
-        places: list[Node] = []
-        names = []
+        module, places, names = copied(self._module), list[Node](), list[str]()
         for change in changes:
-            changed = change.edit(module)
-            if changed:
+            if changed := change.edit(module):
                 module.recompile()
                 module = finished(module, self._examples)  # with the current shapes, for the next change
                 places += changed

@@ -33,6 +33,7 @@ from micronpu.ops.normalization import BATCH_NORMS, BY_CHANNEL, with_fixed_stati
 from micronpu.ops.pooling import POOLS
 from micronpu.ops.resize import BILINEAR, to_nearest, to_transposed_convolution
 from micronpu.ops.slicing import CONCATENATIONS
+from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.writer import GraphWriter
 from micronpu.report.alternatives import NEAR, SAME, TRAIN
 
@@ -254,8 +255,7 @@ def rewritten(overloads: Sequence[str], decompose: Decompose) -> Edit:
     def edit(module: GraphModule) -> Sequence[Node]:
         changed = []
         for node in _calls(module, overloads):
-            made = decompose(GraphWriter(module, node, Capabilities()))
-            if made is not None:
+            if (made := decompose(GraphWriter(module, node, Capabilities()))) is not None:
                 node.replace_all_uses_with(made)
                 module.graph.erase_node(node)
                 changed.append(made)
@@ -313,6 +313,18 @@ def stride_for_pool(module: GraphModule) -> Sequence[Node]:
     return changed
 
 
+def scores_for_softmax(module: GraphModule) -> Sequence[Node]:
+    """Return the scores in place of a softmax of them that is only an output of the network."""
+    changed = []
+    for node in _calls(module, SOFTMAX):
+        scores = node.all_input_nodes[0]
+        if scores.op != "placeholder" and all(user.op == "output" for user in node.users):
+            node.replace_all_uses_with(scores)
+            module.graph.erase_node(node)
+            changed.append(scores)
+    return changed
+
+
 _MODULES = {name.lower(): name for name in torch.nn.modules.activation.__all__}
 
 
@@ -345,6 +357,12 @@ CHANGES: tuple[Change, ...] = (
         rewritten(BILINEAR, to_transposed_convolution),
     ),
     Change("stride 2 for a pool", "Conv2d(..., stride=2), and no pool behind it.", TRAIN, stride_for_pool),
+    Change(
+        "no softmax at the output",
+        "Return the scores; the application computes the softmax, if it needs more than the largest.",
+        SAME,
+        scores_for_softmax,
+    ),
     Change("3 x 3 for larger kernels", "Conv2d(..., kernel_size=3, padding=1).", TRAIN, kernels_of_three),
     Change(
         "batch norm for layer or group norm",

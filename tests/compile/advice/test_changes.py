@@ -131,6 +131,7 @@ REWRITTEN = {
     "ReLU for SiLU": (pair(nn.SiLU()), pair(nn.ReLU())),
     "nearest for bilinear": (pair(nn.UpsamplingBilinear2d(scale_factor=2)), pair(nn.Upsample(scale_factor=2))),
     "stride 2 for a pool": (strided(1, nn.MaxPool2d(2)), strided(2)),
+    "no softmax at the output": (pair(nn.Softmax(1)), pair()),
     "3 x 3 for larger kernels": (kernels(7, 5), kernels(3, 3)),
 }
 
@@ -145,6 +146,7 @@ def test_a_change_is_the_network_written_that_way(name: str) -> None:
 
 NOT_CHANGED = {
     "stride 2 for a pool": nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.MaxPool2d(2)),
+    "no softmax at the output": nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softmax(1), nn.ReLU()),
     "3 x 3 for larger kernels": nn.Sequential(nn.Conv2d(3, 4, 5), nn.Conv2d(4, 4, 2, padding=1)),
     "batch norm for layer or group norm": nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
 }
@@ -152,7 +154,7 @@ NOT_CHANGED = {
 
 @pytest.mark.parametrize("name", NOT_CHANGED)
 def test_no_place_no_change(name: str) -> None:
-    """A stride of 2 already, a kernel without its padding, a norm that is a batch norm."""
+    """A stride of 2 already, a softmax that is read, a kernel without its padding, a norm that is a batch norm."""
     assert changed(NOT_CHANGED[name], BY_NAME[name])[1] == 0
 
 
