@@ -33,14 +33,14 @@ LINES = {
     "partition": 3_639,
     "passes": 1_575,
     "program": 2_579,
-    "quantize": 10_282,
+    "quantize": 10_273,
     "recipes": 884,
     "report": 5_224,
     "runtime": 1_949,
     "targets": 17_465,
     "transforms": 3_002,
     "upstream": 1_180,
-    "verify": 2_341,
+    "verify": 2_336,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

@@ -9,6 +9,14 @@ import pytest
 from tests.layers import SOURCE, nodes, tree
 
 PACKAGES = ("quantize", "verify", "compiler")
+PLAIN = {
+    **dict.fromkeys((0, 1, 2, 3, 0.5), "counts, axes, halves"),
+    **dict.fromkeys((4, 7, 8, 16, 127, 128, 255, 256, 65535), "widths and limits of types, ranks of images"),
+    **dict.fromkeys((6, 9, 10, 50, 100), "decimals, percentages, decibels, names in a message"),
+    **dict.fromkeys((12, 23, 0.6931471805599453), "moments of distributions, bits of float32, log(2)"),
+    1e-30: "a divisor that is not zero",
+}
+"""Numbers in functions that decide nothing, with what they are."""
 
 
 def is_number(value: ast.expr | None) -> bool:
@@ -33,6 +41,23 @@ def test_numbers_are_in_the_table(package: str) -> None:
     numbers = {str(path.relative_to(SOURCE)): found(tree(path)) for path in (SOURCE / package).rglob("*.py")}
     assert numbers.pop(f"{package}/thresholds.py")
     assert not [name for name, here in numbers.items() if here]
+
+
+def decisions(module: ast.AST) -> list[ast.Constant]:
+    """The numbers anywhere in a module that are not among `PLAIN`."""
+    numbers = (n for n in ast.walk(module) if isinstance(n, ast.Constant) and type(n.value) in (int, float))
+    return [number for number in numbers if number.value not in PLAIN]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_functions_decide_by_numbers_of_the_table(package: str) -> None:
+    paths = [path for path in (SOURCE / package).rglob("*.py") if path.name != "thresholds.py"]
+    wrong = [f"{path.relative_to(SOURCE)}:{n.lineno}: {n.value}" for path in paths for n in decisions(tree(path))]
+    assert not wrong, wrong
+
+
+def test_a_number_of_a_function_is_found() -> None:
+    assert [n.value for n in decisions(ast.parse("def f(x, n=20): return x > 0.95 * n + 2"))] == [20, 0.95]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

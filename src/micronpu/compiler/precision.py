@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -38,6 +39,7 @@ from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row, float_leaves, run_recordings, sizes_of
 from micronpu.quantize.settings_file import merged, read_quantization
+from micronpu.quantize.thresholds import FIT_SAMPLES
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
@@ -84,11 +86,10 @@ class PrecisionPrice:
     @classmethod
     def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
         """Return the cost of a call of each method from the reports of a program."""
-        operators: dict[str, float] = {}
+        operators = defaultdict[str, float](float)
         for operation in (o for report in reports for o in (*report.operations, *report.core_operations)):
             if operation.cost is not None and operation.origin.nodes:
-                name = operation.origin.nodes[0]
-                operators[name] = operators.get(name, 0.0) + operation.cost.cycles
+                operators[operation.origin.nodes[0]] += operation.cost.cycles
         times = [time for report in reports for time in report.latency]
         cycles = float(sum(t.cycles for t in times) or sum(operators.values()))
         return cls(cycles, sum(t.milliseconds for t in times) or None, operators, size)
@@ -450,10 +451,9 @@ class Search:
         if "projections" in cure:
             return not self.has_magnitudes
         if "fit_ranges" in cure:
-            costs = sum(self.work.values()) * min(sum(map(len, self.sequences)), 100)
-            return tried.activations != "int8" or (
-                not self.allowed.everything and (tried.is_near or costs > at.FIT_WORK)
-            )
+            costs = sum(self.work.values()) * min(sum(map(len, self.sequences)), FIT_SAMPLES)
+            suffices = not self.allowed.everything and (tried.is_near or costs > at.FIT_WORK)
+            return tried.activations != "int8" or suffices
         observers = {"activation_observer", "input_observer"} & set(cure.get("default", {}))
         return bool(observers) and "fit_ranges" in tried.settings
 
@@ -477,7 +477,7 @@ class Search:
                 continue
             made = self.priced(made)
             if made.cycles > most:
-                price = max(path.price(parts), 0.01 * room)
+                price = max(path.price(parts), at.LEAST_PRICE * room)
                 # A set of half the price may fit into the memory.
                 longer = max(longer, (made.cycles - narrow.cycles) / price if made.price else 2 * longer)
                 continue
@@ -501,11 +501,10 @@ class Search:
     def _by_name(self, tried: Tried) -> dict[str, float]:
         """Return the cycles of a program by operator of the exported program."""
         assert tried.price is not None
-        found: dict[str, float] = {}
+        found = defaultdict[str, float](float)
         for node in tried.module.graph.nodes:
             if node.name in tried.price.operators:
-                name = exported_name(node, self.work)
-                found[name] = found.get(name, 0.0) + tried.price.operators[node.name]
+                found[exported_name(node, self.work)] += tried.price.operators[node.name]
         return found
 
     def on_core(self, best: Tried, most: float) -> Tried:
@@ -527,7 +526,7 @@ class Search:
             path = more  # errors of neighbours may cancel, so that one alone gains nothing
             if (found := sensitivity.without(path)) < left * 10 ** (-at.FREE_GAIN / 10):
                 parts, left = path, found
-            if sensitivity.alone(value) * 100 < left:
+            if sensitivity.alone(value) < at.LEAST_NOISE * left:
                 break
         if not parts or left * 10 ** (at.CORE_GAIN / 10) > first:
             return best
@@ -535,7 +534,7 @@ class Search:
 
     def fits(self, parts: frozenset[str]) -> bool:
         """Return True if the core can compute some operators in little time."""
-        small = 0.01 * sum(self.work.values())
+        small = at.SMALL_WORK * sum(self.work.values())
         cycles = at.CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
         return cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
 
@@ -559,9 +558,7 @@ class Search:
         """Return the measurements, for the report."""
         every = tried if any(t is best for t in tried) else [*tried, best]
         points = tuple(
-            Point(
-                t.name, t.fidelity.worst, t.price.milliseconds if t.price else None, t is best, _typed(t, best, start)
-            )
+            Point(t.name, t.fidelity.worst, getattr(t.price, "milliseconds", None), t is best, _typed(t, best, start))
             for t in every
         )
         weights = activations = math.inf

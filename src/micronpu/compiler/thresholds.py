@@ -31,3 +31,6 @@ MOST_ON_CORE = 12  # Maximum number of such operators [operators; riann needs si
 METRIC = 1e-3  # Minimum difference of the user's metric that decides between two programs [metric; not measured]
 LOST = 1e-2  # Maximum loss of the user's metric that counts as none [metric; not measured]
 MOST_TYPED = 4  # Maximum number of operators whose settings the report shows [operators; not measured]
+LEAST_PRICE = 0.01  # Smallest price of a set of operators [share of the time that is left; not measured]
+SMALL_WORK = 0.01  # Maximum work of an operator that is moved to the core [share of all work; not measured]
+LEAST_NOISE = 0.01  # Noise of an operator alone over that of all others from which it is tried [ratio; not measured]

@@ -20,7 +20,7 @@ from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
 from micronpu.quantize.observers import OBSERVERS, for_activations, for_weights
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, check_specs, with_spec
-from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
+from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, PERCENTILE, WEIGHT_BITS, WEIGHT_EPS
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket
 
 SHARES = "shares"
@@ -115,7 +115,7 @@ class QuantizationConfig:
     freeze_batch_norm: bool = False
     activations: Activations = "int8"
     weight_bits: int = 8
-    percentile: float = 99.99
+    percentile: float = PERCENTILE
     input_observer: str = "minmax"
     weight_observer: str = "minmax"
     as_bytes: bool = False

@@ -414,7 +414,9 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
         OptionError: no sample would be left to calibrate with.
     """
     if wanted is None:
-        least, part = (LEAST_RECORDINGS, 4) if are_recordings else (LEAST, 8)
+        least, part = (
+            (LEAST_RECORDINGS, thresholds.RECORDING_PART) if are_recordings else (LEAST, thresholds.SAMPLE_PART)
+        )
         wanted = (
             min(thresholds.MOST_HELD_OUT, max(count // part, count - thresholds.ENOUGH_SAMPLES))
             if count >= least

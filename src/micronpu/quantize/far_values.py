@@ -19,7 +19,7 @@ from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import called
 from micronpu.quantize.solver.groups import PartObserver
-from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, FARTHEST_BEYOND, MOST_FAR
+from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, FARTHEST_BEYOND, MOST_FAR, SAME_VALUES, SAME_WEIGHTS
 from micronpu.upstream.torch import tree_leaves
 
 
@@ -188,7 +188,7 @@ def _are_same(found: list[Any], wanted: list[Any]) -> bool:
     """True if all results of a call are the same, but for weights of far values that are almost zero."""
     for x, y in zip(*(map(_with_numbers, values) for values in (found, wanted)), strict=True):
         least = min(1.0, float(y.abs().max())) if y.numel() else 1.0
-        if not torch.allclose(x, y, rtol=1e-5, atol=1e-9 * least, equal_nan=True):
+        if not torch.allclose(x, y, rtol=SAME_VALUES, atol=SAME_WEIGHTS * least, equal_nan=True):
             return False
     return True
 

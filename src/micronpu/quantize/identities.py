@@ -21,7 +21,7 @@ from micronpu.ops.facts import FUNCTIONS, HANDING_ON, Form, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of
-from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN
+from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN, SATURATING
 from micronpu.quantize.writer import GraphWriter, clean, switchable
 
 Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
@@ -255,7 +255,7 @@ def _infinite_pad(node: Node) -> bool:
         return False
     places = [i for i, x in enumerate(node.args) if isinstance(x, float) and math.isinf(x)]
     for place in places:
-        node.update_arg(place, math.copysign(1e9, float(node.args[place])))  # type: ignore[arg-type]
+        node.update_arg(place, math.copysign(SATURATING, float(node.args[place])))  # type: ignore[arg-type]
     return bool(places)
 
 

@@ -28,19 +28,10 @@ from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import AFFINE, EXPANSIONS, ROW_SUMS, SIZES, Form, degree_of, least_of
 from micronpu.ops.normalization import BATCH_NORMS, NORMS, RMS_NORM, SMALLEST_ROW, UNEQUAL
+from micronpu.quantize import thresholds as at
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import form_of, moves, power_of
 from micronpu.quantize.running import Eager, Row, Step
-from micronpu.quantize.thresholds import (
-    COARSE_SQUARES,
-    FEATURE_ENOUGH,
-    FEATURE_NOISE,
-    FEATURE_ROWS,
-    NORM_ROWS,
-    NORMAL_95,
-    STEPS_INT8,
-    UNEQUAL_ROWS,
-)
 from micronpu.quantize.writer import GraphWriter, switchable
 
 
@@ -55,7 +46,7 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
     if not norms:
         return
     seen = _Sizes(module, norms)
-    for sequence in sequences[:: max(1, len(sequences) // NORM_ROWS)][:NORM_ROWS]:
+    for sequence in sequences[:: max(1, len(sequences) // at.NORM_ROWS)][: at.NORM_ROWS]:
         if sequence:
             with torch.no_grad():
                 seen.run(*sequence[0], *states.initial)
@@ -70,7 +61,7 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
     """Record int16 for the operators of such norms, if the device has it and no setting applies to them, in place."""
     if default is None or default.activations != "int8" or default.is_qat:
         return
-    uneven = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL_ROWS and SETTING.of(n) == (default,)]
+    uneven = [n for n in model.graph.nodes if UNEVEN.of(n) >= at.UNEQUAL_ROWS and SETTING.of(n) == (default,)]
     if uneven and able.has_int16:
         wide = default.widened()
         for node in uneven:
@@ -102,12 +93,12 @@ class _Sizes(Eager):
     def ratio(self, norm: Node) -> float:
         """Return the ratio of a large row and a small one, among non-empty ones, relative to that of normal numbers."""
         sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
-        sizes = sizes[sizes.isfinite() & (sizes > 1e-3 * sizes.nan_to_num(posinf=0.0).max())]
+        sizes = sizes[sizes.isfinite() & (sizes > at.EMPTY_ROW * sizes.nan_to_num(posinf=0.0).max())]
         if sizes.numel() < 2:
             return 1.0
-        most = 1.0 if self._coarseness(norm) > COARSE_SQUARES else 0.95
-        small, large = torch.quantile(sizes, torch.tensor([0.05, most], dtype=torch.float64))
-        spread = min(0.9, NORMAL_95 / math.sqrt(2 * self._counts[norm]))
+        most = 1.0 if self._coarseness(norm) > at.COARSE_SQUARES else at.LARGE_ROW
+        small, large = torch.quantile(sizes, torch.tensor([at.SMALL_ROW, most], dtype=torch.float64))
+        spread = min(at.MOST_SPREAD, at.NORMAL_95 / math.sqrt(2 * self._counts[norm]))
         return float(large / small) * (1 - spread) / (1 + spread)
 
     def _coarseness(self, norm: Node) -> float:
@@ -118,7 +109,7 @@ class _Sizes(Eager):
         squares = squares[squares.isfinite().all(-1) & (squares.amax(-1) > 0)]
         if not squares.numel():
             return 0.0
-        step = squares.max() / STEPS_INT8
+        step = squares.max() / at.STEPS_INT8
         exact = squares.mean(-1)
         off = ((squares / step).round() * step).mean(-1) / exact - 1
         return float(off.square().mean().sqrt())
@@ -314,7 +305,11 @@ def mark_standardisation(
         sequences: calibration data, of which the first sample of some sequences is measured.
         default: configuration of what no setting is for.
     """
-    rows = [sequence[0] for sequence in sequences[:: max(1, len(sequences) // FEATURE_ROWS)][:FEATURE_ROWS] if sequence]
+    rows = [
+        sequence[0]
+        for sequence in sequences[:: max(1, len(sequences) // at.FEATURE_ROWS)][: at.FEATURE_ROWS]
+        if sequence
+    ]
     if default is None or not rows:
         return
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -373,8 +368,8 @@ def _loses(
             noise += (_computed(module, x, chain, _rounded(row, before / steps), steps) - result).square()
     own = (after / steps) ** 2 / 12
     shares = (noise / signal)[signal > 0].clamp(max=1.0)
-    costs = float(noise.mean()) / len(raw) > FEATURE_NOISE**2 * own
-    return costs and float(shares.mean()) > 10 ** (-FEATURE_ENOUGH / 10)
+    costs = float(noise.mean()) / len(raw) > at.FEATURE_NOISE**2 * own
+    return costs and float(shares.mean()) > 10 ** (-at.FEATURE_ENOUGH / 10)
 
 
 def _range(values: Sequence[torch.Tensor]) -> float:

@@ -16,7 +16,7 @@ from torch import nn
 
 from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver, WeightObserver, in_order
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
-from micronpu.quantize.thresholds import CANDIDATES, FINER_RESULT, MOST_SHARE
+from micronpu.quantize.thresholds import CANDIDATES, FINER_RESULT, LATEST, MOST_SHARE, PERCENTILE, SMALLEST_RANGE
 
 
 class MinMaxObserver(RangeObserver):
@@ -31,10 +31,9 @@ def largest(weights: torch.Tensor, most: int) -> torch.Tensor:
 class MovingAverageObserver(RangeObserver):
     """The average of the extremes per batch, weighted towards later batches.
 
-    range = range + (range of the batch - range) * `SHARE`; the first batch sets it.
+    range = range + (range of the batch - range) * `LATEST`; the first batch sets it.
     """
 
-    SHARE: ClassVar[float] = 0.01
     averages: ClassVar[bool] = True
     widens: ClassVar[bool] = False
 
@@ -47,7 +46,7 @@ class MovingAverageObserver(RangeObserver):
 
     def averaged(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the range with another batch in it."""
-        return self.min_val + self.SHARE * (low - self.min_val), self.max_val + self.SHARE * (high - self.max_val)
+        return self.min_val + LATEST * (low - self.min_val), self.max_val + LATEST * (high - self.max_val)
 
 
 class SpreadErrorObserver(HistogramObserver):
@@ -161,7 +160,7 @@ def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
     peak = weights.abs().amax(1)
     best, least = peak.clone(), torch.full_like(peak, torch.inf, dtype=torch.float64)
     for number in range(CANDIDATES):
-        limit = peak * (1 - 0.8 * number / CANDIDATES)
+        limit = peak * (1 - (1 - SMALLEST_RANGE) * number / CANDIDATES)
         step = (limit / most).clamp(min=1e-30)[:, None]
         rounded = torch.clamp(torch.round(weights / step), -most, most) * step
         error = in_order((rounded - weights).square())
@@ -179,7 +178,7 @@ class PercentileObserver(HistogramObserver):
 
     widens: ClassVar[bool] = False
 
-    def __init__(self, *limits: Any, percentile: float = 99.99, **more: Any) -> None:
+    def __init__(self, *limits: Any, percentile: float = PERCENTILE, **more: Any) -> None:
         super().__init__(*limits, **more)
         self.percentile = percentile
 

@@ -20,16 +20,7 @@ from torch import nn
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
-from micronpu.quantize.thresholds import (
-    COUNTED,
-    ENOUGH_VALUES,
-    EXTREMES,
-    FARTHEST_BEYOND,
-    MOST_THRESHOLDS,
-    NOTHING,
-    SCALES,
-    WIDER,
-)
+from micronpu.quantize import thresholds as at
 from micronpu.upstream.torch import version_of
 
 _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
@@ -63,7 +54,7 @@ class Thresholds:
         for first, distance in self.rows:
             if not distance:
                 found.add(first)
-            elif (high - low) / distance <= MOST_THRESHOLDS:
+            elif (high - low) / distance <= at.MOST_THRESHOLDS:
                 ends = math.ceil((low - first) / distance), math.floor((high - first) / distance)
                 found |= {first + n * distance for n in range(ends[0], ends[1] + 1)}
         return sorted(number for number in found if low < number < high and number)
@@ -122,7 +113,7 @@ class RangeObserver(nn.Module):
         self.register_buffer("min_val", torch.tensor(torch.inf))
         self.register_buffer("max_val", torch.tensor(-torch.inf))
         if self.widens:
-            self.register_buffer("farthest", torch.full((2, EXTREMES), -torch.inf, dtype=torch.float64))
+            self.register_buffer("farthest", torch.full((2, at.EXTREMES), -torch.inf, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_calibrated:
@@ -135,7 +126,7 @@ class RangeObserver(nn.Module):
             seen = seen.clamp(*self.within)
         if seen.numel():
             self.see(seen)
-            if self.widens and self.values < ENOUGH_VALUES:
+            if self.widens and self.values < at.ENOUGH_VALUES:
                 self._note_ends(seen)
         return x
 
@@ -152,7 +143,7 @@ class RangeObserver(nn.Module):
         low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
             known = zip(self.farthest.tolist(), (-low, high), strict=True)
-            farthest = [sorted((*row, end), reverse=True)[:EXTREMES] for row, end in known]
+            farthest = [sorted((*row, end), reverse=True)[: at.EXTREMES] for row, end in known]
             self.farthest.copy_(torch.tensor(farthest, dtype=torch.float64))
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
@@ -177,7 +168,7 @@ class RangeObserver(nn.Module):
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         """Replace the range."""
-        self.values = ENOUGH_VALUES
+        self.values = at.ENOUGH_VALUES
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
@@ -189,14 +180,14 @@ class RangeObserver(nn.Module):
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
-        if not self.widens or self.calls < EXTREMES or self.values >= ENOUGH_VALUES:
+        if not self.widens or self.calls < at.EXTREMES or self.values >= at.ENOUGH_VALUES:
             return 0.0, 0.0
         first, last = self.farthest[:, 0].tolist(), self.farthest[:, -1].tolist()
         found = []
         for row, most, least in zip(self.farthest.tolist(), first, last, strict=True):
-            excess = sum(end - least for end in row[:-1]) / (EXTREMES - 1)
+            excess = sum(end - least for end in row[:-1]) / (at.EXTREMES - 1)
             # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
-            found.append(min(excess * _logarithm(ENOUGH_VALUES / self.values), most) if most > 0 else 0.0)
+            found.append(min(excess * _logarithm(at.ENOUGH_VALUES / self.values), most) if most > 0 else 0.0)
         return found[0], found[1]
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -206,7 +197,7 @@ class RangeObserver(nn.Module):
             less, more = self.beyond()
             low, high = low - less, high + more
             reach = self.within[1] - self.within[0]
-            if max(-self.lowest, self.highest) > FARTHEST_BEYOND * reach:
+            if max(-self.lowest, self.highest) > at.FARTHEST_BEYOND * reach:
                 low, high = torch.full_like(low, self.lowest), torch.full_like(high, self.highest)
             elif math.isfinite(reach):
                 return low, high  # beyond these ends values saturate already, and up to them they count
@@ -224,7 +215,7 @@ class RangeObserver(nn.Module):
         limits = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
         something = symmetric | (low < 0.0) | (high > 0.0)
-        eps = torch.where(something, self.eps, self.eps.clamp(min=NOTHING))
+        eps = torch.where(something, self.eps, self.eps.clamp(min=at.NOTHING))
         scale, zero_point = qparams_of(low, high, *limits, eps, symmetric=symmetric)
         if self.is_whole and limits[1] - limits[0] < 256:
             return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
@@ -297,16 +288,16 @@ def _between_steps(scale: float, thresholds: list[float]) -> float:
     """
 
     sizes = [abs(threshold) for threshold in thresholds]
-    tried = [scale * (1.0 + (WIDER - 1.0) * n / SCALES) for n in range(SCALES + 1)]
+    tried = [scale * (1.0 + (at.WIDER - 1.0) * n / at.SCALES) for n in range(at.SCALES + 1)]
     for size in sizes:
         last = math.floor(size / scale - 0.5)
-        tried += [size / (n + 0.5) for n in range(max(0, last - SCALES), last + 1) if size / (n + 0.5) >= scale]
-    scales = np.array([s for s in tried if s <= WIDER * scale])
+        tried += [size / (n + 0.5) for n in range(max(0, last - at.SCALES), last + 1) if size / (n + 0.5) >= scale]
+    scales = np.array([s for s in tried if s <= at.WIDER * scale])
     # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
     missed = sum((abs(size / scales % 1.0 - 0.5) for size in sizes), np.zeros_like(scales))
-    missed += 0.1 * (scales / scale - 1.0)
-    nearest = missed <= missed.min() + 2e-9
-    best = min(zip(missed[nearest], scales[nearest], strict=True), key=lambda at: (round(float(at[0]), 9), at[1]))
+    missed += at.WIDER_COST * (scales / scale - 1.0)
+    nearest = missed <= missed.min() + at.AS_NEAR
+    best = min(zip(missed[nearest], scales[nearest], strict=True), key=lambda pair: (round(float(pair[0]), 9), pair[1]))
     return float(best[1])
 
 
@@ -381,7 +372,7 @@ class HistogramObserver(RangeObserver):
 
     of_extremes: ClassVar[bool] = False
     counted = (*RangeObserver.counted, "is_settled")
-    bins: ClassVar[int] = 2048
+    bins: ClassVar[int] = at.BINS
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
     _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
     histogram: torch.Tensor
@@ -421,8 +412,8 @@ class HistogramObserver(RangeObserver):
         margin = 0.0 if low < high else max(1.0, math.ulp(low))  # 1e38 + 1 is 1e38
         low, high = low - margin, high + margin
         x, found = x.ravel(order="K"), np.zeros(1)
-        for start in range(0, x.size, COUNTED):
-            place = x[start : start + COUNTED] - np.float64(low)
+        for start in range(0, x.size, at.COUNTED):
+            place = x[start : start + at.COUNTED] - np.float64(low)
             place *= self.bins
             place /= high - low
             found = found + np.bincount(np.minimum(place.astype(np.int64), self.bins - 1), minlength=self.bins)

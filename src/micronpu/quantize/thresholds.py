@@ -129,3 +129,18 @@ ENOUGH_VALUES = 600
 # Maximum ratio of a saturating value to the range: kernels count its LSBs in int32 [ratio; calculated]
 FARTHEST_BEYOND = 2**20
 EXTREMES = 6  # Extremes of calls for estimating others, and least number of calls [extremes; not measured]
+EMPTY_ROW = 1e-3  # Size of a row over the largest one's, up to which a norm has nothing to divide [ratio; not measured]
+SMALL_ROW, LARGE_ROW = 0.05, 0.95  # Quantiles of the sizes of rows that are compared [share; not measured]
+MOST_SPREAD = 0.9  # Maximum spread of the sizes of rows of normal numbers, of which few have any [ratio; not measured]
+LATEST = 0.01  # Weight of a batch in a moving average of extremes [share; torchao's observer]
+PERCENTILE = 99.99  # Percentage of values in the range at either end by default [percent; as in LiteRT and TensorRT]
+SMALLEST_RANGE = 0.2  # Smallest range of weights that is tried, over their largest magnitude [ratio; not measured]
+# Penalty of a larger scale against thresholds nearer to halfway between two LSBs [LSB at twice it; not measured]
+WIDER_COST = 0.1
+AS_NEAR = 2e-9  # Difference up to which distances of thresholds count as equal [LSB; rounding of float64, calculated]
+BINS = 2048  # Bins of a histogram [bins; torchao's observer]
+SAME_VALUES = 1e-5  # Relative difference up to which results are the same [ratio; float32 sums in another order]
+SAME_WEIGHTS = 1e-9  # Weights of far values that are almost zero [share of the largest result; not measured]
+SATURATING = 1e9  # Finite number that stands for infinity in a pad [value; beyond any range, calculated]
+NO_GAIN = 1e-12  # Relative gain of another rounding that is one of float64's rounding [ratio; calculated]
+SAMPLE_PART, RECORDING_PART = 8, 4  # One of how many is held out [samples; not measured]

@@ -28,24 +28,13 @@ from micronpu.ops import facts
 from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.quantize import thresholds as at
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
 from micronpu.quantize.running import FloatRun, Row
-from micronpu.quantize.thresholds import (
-    CORRECTION_SAMPLES,
-    CORRECTION_WORK,
-    DEAD_CHANNEL,
-    ENOUGH_POSITIONS,
-    EQUALIZE_ROUNDS,
-    EQUALIZED,
-    KEPT_MOMENTS,
-    MOST_EQUALIZED,
-    MOST_POSITIONS,
-    WIDEST,
-)
 
 
 def correct(
@@ -70,7 +59,7 @@ def correct(
         operands = statistics.get(key) if statistics is not None else None
         if operands is None:
             operands = _operands(prepared, rows, layers, corrections.adaptive_rounding)
-            if statistics is not None and sum(own.bytes for own in operands.values()) <= KEPT_MOMENTS:
+            if statistics is not None and sum(own.bytes for own in operands.values()) <= at.KEPT_MOMENTS:
                 statistics[key] = operands
         for name, module in prepared.items():
             for layer, observer in layers[name]:
@@ -140,15 +129,15 @@ def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
 
     A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
     """
-    wanted, macs = CORRECTION_SAMPLES, 0
+    wanted, macs = at.CORRECTION_SAMPLES, 0
     for layer in layers:
         weight, result = _weight(prepared, layer), layer.meta.get("val")
         if isinstance(result, torch.Tensor):
             positions, taps = result.numel() // len(weight), weight[0].numel()
             macs += positions * weight.numel()
-            if taps <= WIDEST:
-                wanted = max(wanted, -(-ENOUGH_POSITIONS * taps // min(positions, MOST_POSITIONS)))
-    return max(CORRECTION_SAMPLES, min(wanted, CORRECTION_WORK // max(macs, 1)))
+            if taps <= at.WIDEST:
+                wanted = max(wanted, -(-at.ENOUGH_POSITIONS * taps // min(positions, at.MOST_POSITIONS)))
+    return max(at.CORRECTION_SAMPLES, min(wanted, at.CORRECTION_WORK // max(macs, 1)))
 
 
 def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
@@ -193,9 +182,9 @@ class _Statistics:
         patches = self._patches(x.detach()).double()  # [groups, positions, K]
         self._total = patches.sum(1) + (self._total if self._total is not None else 0)
         self._rows += patches.shape[1]
-        if not self._with_moments or patches.shape[2] > WIDEST:
+        if not self._with_moments or patches.shape[2] > at.WIDEST:
             return
-        every = max(1, patches.shape[1] // MOST_POSITIONS)
+        every = max(1, patches.shape[1] // at.MOST_POSITIONS)
         some = patches[:, every // 2 :: every]
         products = some.transpose(1, 2) @ some * (patches.shape[1] / some.shape[1])
         self.moments = products if self.moments is None else self.moments + products
@@ -305,7 +294,7 @@ def adaptive_rounding(
         move = torch.where(current[active] > low[active], -1.0, 1.0) * step[active]
         change = 2 * move * slope[active] + move * move * diagonal
         gain, place = change.masked_fill(stays[active], 0.0).min(1)
-        going = gain < -1e-12 * (1e-30 + (error[active] * slope[active]).sum(1).abs())
+        going = gain < -at.NO_GAIN * (1e-30 + (error[active] * slope[active]).sum(1).abs())
         if not bool(going.any()):
             break
         active, place = active[going], place[going]
@@ -335,9 +324,9 @@ def equalize(model: GraphModule) -> int:
     tensors: those of the exported model stay.
     """
     pairs = [pair for node in model.graph.nodes if (pair := _pair(model, node)) is not None]
-    for _ in range(EQUALIZE_ROUNDS):
+    for _ in range(at.EQUALIZE_ROUNDS):
         # A depthwise layer is in two pairs, so that the ranges converge after some rounds.
-        if max((_apply(model, pair) for pair in pairs), default=0.0) < EQUALIZED:
+        if max((_apply(model, pair) for pair in pairs), default=0.0) < at.EQUALIZED:
             break
     return len(pairs)
 
@@ -403,9 +392,9 @@ def _apply(model: GraphModule, pair: _Pair) -> float:
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
     axis = _input_axis(pair.second)
     columns = second.transpose(0, axis).reshape(second.shape[axis], -1).abs().amax(1)
-    alive = (rows > DEAD_CHANNEL * rows.max()) & (columns > DEAD_CHANNEL * columns.max())
+    alive = (rows > at.DEAD_CHANNEL * rows.max()) & (columns > at.DEAD_CHANNEL * columns.max())
     factor = torch.where(alive, (rows / columns.clamp(min=1e-30)).sqrt(), torch.ones_like(rows))
-    factor = factor.clamp(1 / MOST_EQUALIZED, MOST_EQUALIZED)
+    factor = factor.clamp(1 / at.MOST_EQUALIZED, at.MOST_EQUALIZED)
     if pair.norm is None:
         _multiply(model, arguments(pair.first)["weight"], 1 / factor, 0)
         _multiply(model, arguments(pair.first).get("bias"), 1 / factor, 0)

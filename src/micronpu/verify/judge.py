@@ -40,17 +40,7 @@ from micronpu.report.accuracy import (
     decibels,
 )
 from micronpu.report.metrics import Metric
-from micronpu.verify.thresholds import (
-    APART,
-    BY_CHANCE,
-    CHANNELS,
-    EMPTY,
-    FEWEST_RESAMPLED,
-    NEAREST,
-    QUARTERS,
-    RESAMPLES,
-    SHOWN,
-)
+from micronpu.verify import thresholds as at
 
 
 def judge(
@@ -101,7 +91,7 @@ def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Se
     ranks = ratios.argsort(0, kind="stable").argsort(0, kind="stable")
     total = len(ranks)
     excess = ranks[:count].mean(0) - (total - 1) / 2
-    return bool((excess > BY_CHANCE * math.sqrt((total + 1) * (total - count) / (12 * count))).any())
+    return bool((excess > at.BY_CHANCE * math.sqrt((total + 1) * (total - count) / (12 * count))).any())
 
 
 def compared(
@@ -147,7 +137,7 @@ def expected_changes(results: Sequence[Sequence[Row]], trial: Trial) -> float:
             first = np.argsort(x, 1, kind="stable")[:, -2:]
             leads, noisy = (np.diff(np.take_along_axis(of.astype(np.float64), first, 1))[:, 0] for of in (x, y))
             all_leads = np.diff(np.sort(every.astype(np.float64), 1)[:, -2:])[:, 0]
-            nearest = np.argsort(np.abs(all_leads[:, None] - leads), 1, kind="stable")[:, :NEAREST]
+            nearest = np.argsort(np.abs(all_leads[:, None] - leads), 1, kind="stable")[:, : at.NEAREST]
             ratios = all_leads / np.sqrt(2 * np.square(noisy - leads)[nearest].mean(1)).clip(np.finfo(np.float64).tiny)
             shares.append(sum(map(math.erfc, ratios)) / 2 / len(ratios))
     return max(shares)
@@ -155,8 +145,8 @@ def expected_changes(results: Sequence[Sequence[Row]], trial: Trial) -> float:
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
-    powers = np.zeros((QUARTERS + 1, 2))  # the last row for short recordings
-    calls = [call * QUARTERS // n if n >= QUARTERS else QUARTERS for n in lengths for call in range(n)]
+    powers = np.zeros((at.QUARTERS + 1, 2))  # the last row for short recordings
+    calls = [call * at.QUARTERS // n if n >= at.QUARTERS else at.QUARTERS for n in lengths for call in range(n)]
     for quarter, y, x in zip(calls, found, wanted, strict=True):
         known = np.isfinite(x)
         powers[quarter] += np.square(x[known]).sum(), np.square(y[known] - x[known]).sum()
@@ -223,7 +213,7 @@ def _bootstrapped(
     metric: Metric, outputs: Any, labels: Any, inputs: tuple[Array, ...], lengths: Sequence[int]
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of a metric by resampling samples or recordings; None if few, or if the metric fails."""
-    if len(lengths) < FEWEST_RESAMPLED:
+    if len(lengths) < at.FEWEST_RESAMPLED:
         return None
     random, ends = np.random.default_rng(0), np.cumsum(lengths)
     calls = [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
@@ -232,7 +222,7 @@ def _bootstrapped(
         return tuple(v[numbers] for v in values) if isinstance(values, tuple) else values[numbers]
 
     found = []
-    for _ in range(RESAMPLES):
+    for _ in range(at.RESAMPLES):
         numbers = np.concatenate([calls[i] for i in random.integers(0, len(lengths), len(lengths))])
         try:
             value = metric.score(drawn(outputs, numbers), drawn(labels, numbers), drawn(inputs, numbers))
@@ -240,7 +230,7 @@ def _bootstrapped(
             return None
         found.append(value)
     known = np.asarray(found)[np.isfinite(found)]
-    return tuple(map(float, np.percentile(known, (2.5, 97.5)))) if len(known) else None  # type: ignore[return-value]
+    return tuple(map(float, np.percentile(known, at.INTERVAL))) if len(known) else None  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------- parts of an output whose values differ in size
@@ -291,7 +281,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
     axis = 1 if value.dim() in (2, 4) else value.dim() - 1
     count = value.shape[axis] if value.dim() > 1 else 0
     first, shape = len(names) + 1, tuple(value.shape)
-    if not 2 <= count <= CHANNELS:
+    if not 2 <= count <= at.CHANNELS:
         names.append((node.name, None))
         return torch.full(shape, first)
     names += [(node.name, channel) for channel in range(count)]
@@ -323,10 +313,10 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
     if low >= 0.0 and high <= 1.0:  # probabilities, whose errors are comparable
         return ()
     sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
-    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > EMPTY * sizes.max()]
+    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > at.EMPTY * sizes.max()]
     groups: list[list[int]] = []
     for number in order:
-        if groups and sizes[groups[-1][-1]] < APART * sizes[number]:
+        if groups and sizes[groups[-1][-1]] < at.APART * sizes[number]:
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -354,6 +344,6 @@ def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> s
         if not own or len(own) == whole[name]:
             said.append(f"`{name}`")
         else:
-            more = ", ..." if len(own) > SHOWN else ""
-            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[:SHOWN])}{more} of `{name}`")
-    return ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
+            more = ", ..." if len(own) > at.SHOWN else ""
+            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[: at.SHOWN])}{more} of `{name}`")
+    return ", ".join(said[: at.SHOWN]) + (f" and {len(said) - at.SHOWN} more" if len(said) > at.SHOWN else "")

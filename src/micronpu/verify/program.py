@@ -31,9 +31,9 @@ from micronpu.quantize.running import Eager, Row, tensors_of
 from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
+from micronpu.verify import thresholds as at
 from micronpu.verify.guard import warnings_of
 from micronpu.verify.judge import judge
-from micronpu.verify.thresholds import ALONE, ALONE_INT16, DIFFERENCE, EXACT, GROWTH, ROUNDED, TRIES, UNKNOWN
 
 Tensors = tuple[torch.Tensor, ...]
 _REPORT = "options that leave the operator out, verify=False to have the program, and a report of this defect"
@@ -158,7 +158,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
             step = qparams.scale[0] if qparams is not None else 0.0
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
-                share = allowed / max(found, 1e-12)
+                share = allowed / found
                 if not _hangs_on_rounding(program, rows[: number + 1], index, qparams, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
@@ -196,11 +196,11 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
     if not step:
         return (math.inf if bool((y[known] != 0).any()) else 0.0), 0.0
     found = float((y[known].double() - q[known].double()).abs().max()) / step
-    lost = UNKNOWN * peak
+    lost = at.UNKNOWN * peak
     if real is not None:
         sure = known & real.isfinite()
         lost = float((q[sure].double() - real[sure].double()).abs().max()) if bool(sure.any()) else 0.0
-    return found, (GROWTH * lost + DIFFERENCE * max(peak / 127, step)) / step
+    return found, (at.GROWTH * lost + at.DIFFERENCE * max(peak / 127, step)) / step
 
 
 def _hangs_on_rounding(
@@ -225,7 +225,7 @@ def _hangs_on_rounding(
     known = q.isfinite() & y.isfinite()
     near = share * float(nearest[known].max())
     with torch.no_grad(), quiet(), one_thread():
-        for seed in range(TRIES):
+        for seed in range(at.TRIES):
             program.reset_states()
             tried = _floats(program.integer_io, perturbed(module, rows if program.states else rows[-1:], seed))[index]
             tried = _real(tried, qparams)
@@ -369,10 +369,10 @@ class _Look:
             if wanted is None or wanted.size != result.size or wanted.dtype != result.dtype:
                 continue
             scale = quantize.args[1]
-            if not isinstance(scale, float) or not math.isclose(scale, node.output.type.scale, rel_tol=1e-6):
+            if not isinstance(scale, float) or not math.isclose(scale, node.output.type.scale, rel_tol=at.SAME_SCALE):
                 continue
             instead, steps = _nearest_layout(result, wanted)
-            if steps > (ALONE if result.dtype == np.int8 else ALONE_INT16) and not self.found:
+            if steps > (at.ALONE if result.dtype == np.int8 else at.ALONE_INT16) and not self.found:
                 operator = node.origin.nodes[0]  # not the fused clamp
                 self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
             return instead
@@ -430,11 +430,11 @@ class _Perturbed(Interpreter):
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
         edge, source = self._edges.get(n), n.args[0] if n.args else None
-        if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in ROUNDED:
+        if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in at.ROUNDED:
             return result
         exact = self.env[source].double() / edge.qparams.scale[0]
-        rounded = (exact - exact.round()).abs() > EXACT
-        most = ROUNDED[result.dtype]
+        rounded = (exact - exact.round()).abs() > at.EXACT
+        most = at.ROUNDED[result.dtype]
         moves = rounded & (torch.rand(result.shape, generator=self._random) < self._share)
         steps = torch.randint(-most, most + 1, result.shape, generator=self._random) * moves
         return (result.to(torch.int32) + steps).clamp(*edge.limits).to(result.dtype)

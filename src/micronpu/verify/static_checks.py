@@ -173,7 +173,7 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
             continue
         features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
         deviations, means = torch.std_mean(features, 1)
-        varies = deviations > 1e-6 * means.abs()
+        varies = deviations > thresholds.VARIES * means.abs()
         deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
         if float(deviations[small]) < thresholds.INSIDE * step:
@@ -230,7 +230,7 @@ def _first_step(
     low, high = ends
     try:
         least = max(kind.smallest(low, high), 0.0) or (
-            0.0 if kind.form in (Form.ROOT, Form.LOGARITHM_OF_MORE) else step * 1e-6
+            0.0 if kind.form in (Form.ROOT, Form.LOGARITHM_OF_MORE) else step * thresholds.FIRST
         )
         jump = abs(kind.of(least + step) - kind.of(least)) / (high - low)
         if written is not kind:  # a logarithm, whose first LSB covers less of the range than that of the original
@@ -285,7 +285,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
 
 def _is_power(node: Node) -> bool:
     """Return True if a value is a square, or a sum of squares."""
-    for _ in range(32):
+    for _ in range(thresholds.POWER_DEPTH):
         if is_dequantize(node) or is_quantize(node):
             (node,) = node.all_input_nodes[:1]
             continue
