@@ -15,7 +15,7 @@ from tests.runtime import neutron_programs as programs
 
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.container.payload import TensorSlot as Slot
-from micronpu.program.pte import recorded_bytes
+from micronpu.program.plan import recorded_bytes
 from micronpu.runtime import HostProgram, RunOptions, read_pte
 from micronpu.runtime.plugin import load_plugin
 

@@ -30,8 +30,8 @@ from torch import nn
 import micronpu.quantize  # noqa: F401  (registers the operators of quantized programs)
 from micronpu.base.errors import PayloadError
 from micronpu.program.operators import Kind
+from micronpu.program.plan import recorded_bytes
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import recorded_bytes
 from micronpu.runtime import HostProgram
 
 X = torch.linspace(-1, 1, 12).reshape(1, 3, 2, 2)

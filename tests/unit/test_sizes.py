@@ -32,7 +32,7 @@ LINES = {
     "ops": 8_971,
     "partition": 3_639,
     "passes": 1_575,
-    "program": 2_579,
+    "program": 2_545,
     "quantize": 10_273,
     "recipes": 884,
     "report": 5_224,

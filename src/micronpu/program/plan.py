@@ -7,14 +7,25 @@ sizes and constants are computed. Layout: `executorch/schema/program.fbs`, Execu
 from __future__ import annotations
 
 import functools
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
 from micronpu.base.parsing import parse_json
-from micronpu.program.pte import PteSummary, TensorValue, opened, plan_of, read_pte, tensor_of, whole
+from micronpu.program.pte import (
+    PteSummary,
+    TensorValue,
+    graph_output_bytes,
+    opened,
+    plan_of,
+    read_pte,
+    recorded_size,
+    tensor_of,
+    whole,
+)
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -25,10 +36,13 @@ from micronpu.upstream.pte import (
     EValue,
     ExecutionPlan,
     ExtraTensorInfo,
+    FreeCall,
     Instruction,
     InstructionArguments,
+    JumpFalseCall,
     KernelCall,
     KernelTypes,
+    MoveCall,
     Program,
     SubsegmentOffsets,
     Tensor,
@@ -36,6 +50,16 @@ from micronpu.upstream.pte import (
     offset_of,
     operators_of,
 )
+
+_CONTROL = {"MoveCall": MoveCall, "JumpFalseCall": JumpFalseCall, "FreeCall": FreeCall}
+_SIZE, _ADD, _EQUAL, _SUBTRACT = (
+    "aten::sym_size.int",
+    "executorch_prim::add.Scalar",
+    "executorch_prim::eq.Scalar",
+    "executorch_prim::sub.Scalar",
+)
+_BY_INDEX = {"aten::select_copy.int_out": 2, "executorch_prim::et_copy_index.tensor": 2}
+"""Operators that read the counter as an index, and the position of that argument."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +91,21 @@ class PlanValue:
 
 @dataclass(frozen=True)
 class PlanCall:
-    """An instruction: its kind, the operator or the number of the delegate, and the values that it names."""
+    """An instruction.
+
+    Attributes:
+        kind: title of one of `micronpu.upstream.pte.InstructionArguments`, or "None".
+        operator: of a kernel call; "" for others.
+        delegate: number of the delegate that is called.
+        arguments: the values that a call names.
+        control: of a move, source and target; of a jump, condition and instruction; of a free, the value.
+    """
 
     kind: str
     operator: str = ""
     delegate: int = 0
     arguments: tuple[int, ...] = ()
+    control: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,10 +207,7 @@ def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) 
         Delegate(d.string(BackendDelegate.ID), payload, _specs(d))
         for d, payload in zip(plan.vector(ExecutionPlan.DELEGATES).tables(), payloads, strict=True)
     )
-    chains = tuple(
-        tuple(_call(instruction, operators) for instruction in chain.vector(Chain.INSTRUCTIONS).tables())
-        for chain in plan.vector(ExecutionPlan.CHAINS).tables()
-    )
+    chains = tuple(calls_of(chain, operators) for chain in plan.vector(ExecutionPlan.CHAINS).tables())
     found = Plan(
         name=plan.string(ExecutionPlan.NAME),
         values=tuple(_value(v, variables) for v in plan.vector(ExecutionPlan.VALUES).tables()),
@@ -208,16 +238,26 @@ def _title(union: type[KernelTypes] | type[InstructionArguments], number: int) -
     return next((kind.title for kind in union if kind == number), "None")
 
 
-def _call(instruction: flatbuffer.Table, operators: list[str]) -> PlanCall:
+def calls_of(chain: flatbuffer.Table, operators: Sequence[str]) -> tuple[PlanCall, ...]:
+    """Return the instructions of a chain.
+
+    Raises:
+        CorruptFlatbufferError: one calls an operator that is not in the list.
+    """
+    return tuple(_call(*one, operators) for one in enumerate(chain.vector(Chain.INSTRUCTIONS).tables()))
+
+
+def _call(place: int, instruction: flatbuffer.Table, operators: Sequence[str]) -> PlanCall:
     kind = _title(InstructionArguments, instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"))
     body = instruction.table(Instruction.INSTR_ARGS)
-    if body is None or kind not in ("KernelCall", "DelegateCall"):
-        return PlanCall(kind)
+    if body is None or kind == "None":
+        return PlanCall("None")
+    if kind in _CONTROL:
+        return PlanCall(kind, control=tuple(map(body.integer, _CONTROL[kind])))
     number, arguments = body.integer(KernelCall.OP_INDEX), body.vector(KernelCall.ARGS).integers()
     if kind == "DelegateCall":
         return PlanCall(kind, delegate=number, arguments=arguments)
-    if not 0 <= number < len(operators):
-        raise flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
+    flatbuffer.need(0 <= number < len(operators), f"instruction {place} calls operator {number} of {len(operators)}")
     return PlanCall(kind, operator=operators[number], arguments=arguments)
 
 
@@ -286,3 +326,120 @@ def taken(plan: Plan, given: Mapping[str, bytes]) -> tuple[dict[str, bytes], lis
         wanted += others
         missing += [] if others else ["the file with the program's external constants"]
     return {file: given[file] for file in wanted if file in given}, missing
+
+
+@dataclass(frozen=True)
+class ChainLoop:
+    """A loop of a chain.
+
+    Attributes:
+        first, last: repeated instructions; the last one jumps back.
+        tensor, axis: values: the sequence, and the axis whose size is the number of iterations.
+    """
+
+    first: int
+    last: int
+    tensor: int
+    axis: int
+
+
+def loops_of(calls: Sequence[PlanCall], number: Callable[[int], object]) -> list[ChainLoop]:
+    """Return the loops of a chain: backward jumps that ExecuTorch's compiler writes for a scan.
+
+        n = sym_size(x, 0); i = 0
+        first: ...; i = i + 1; done = i == n; jump to first unless done; i = i - n
+
+    Only loops of this form are known to terminate, and their number of iterations is known; any other backward jump
+    may never end.
+
+    Args:
+        number: returns the content of a value that is a number; None for others.
+    """
+    found = []
+    for place, jump in enumerate(calls):
+        if jump.kind != "JumpFalseCall" or not 0 <= jump.control[1] <= place - 2:
+            continue
+        if (loop := _loop(calls, place, jump.control[1], jump.control[0], number)) is not None:
+            found.append(loop)
+    return found
+
+
+def _counting(
+    calls: Sequence[PlanCall], place: int, condition: int, number: Callable[[int], object]
+) -> tuple[int, int] | None:
+    """Match `i = i + 1; done = i == n` before a jump and `i = i - n` after it; return (i, n), or None."""
+    if [call.operator for call in calls[place - 2 : place + 2]] != [_ADD, _EQUAL, "", _SUBTRACT]:
+        return None
+    add, equal, subtract = (calls[place + i].arguments for i in (-2, -1, 1))
+    if len(add) != 3 or len(equal) != 3:
+        return None
+    counter, size = equal[:2]
+    if equal[2] != condition or add[0] != counter or add[2] != counter or number(add[1]) != 1 or number(counter) != 0:
+        return None
+    return (counter, size) if subtract == (counter, size, counter) else None
+
+
+def _loop(
+    calls: Sequence[PlanCall],
+    place: int,
+    first: int,
+    condition: int,
+    number: Callable[[int], object],
+) -> ChainLoop | None:
+    counting = _counting(calls, place, condition, number)
+    if counting is None:
+        return None
+    counter, size = counting
+    sizes = [call for call in calls[:first] if call.operator == _SIZE and call.arguments[-1:] == (size,)]
+    if len(sizes) != 1 or len(sizes[0].arguments) != 3:
+        return None
+    own = {place - 2, place - 1, place + 1}
+    rest = [call for i, call in enumerate(calls) if i not in own and call != sizes[0]]
+    if any({counter, size, condition} & set(_read(call, counter)) for call in rest):
+        return None
+    return ChainLoop(first, place, *sizes[0].arguments[:2])
+
+
+def _read(call: PlanCall, counter: int) -> tuple[int, ...]:
+    """Return the values that a call or move names, except the counter used as a row index."""
+    if call.kind == "MoveCall":
+        return call.control
+    return tuple(a for n, a in enumerate(call.arguments) if a != counter or _BY_INDEX.get(call.operator) != n)
+
+
+def recorded_bytes(data: bytes, method: str, *, name: str = "The program") -> int:
+    """Return an upper bound of the bytes that one run records in a debug buffer.
+
+    These are every tensor argument of every instruction, and the operators of graphs inside delegates, without the
+    operations of the backends' own executors.
+    """
+    plan, summary = read_plan(data, name=name, method=method)
+    graphs = [*summary.methods[method].payloads, *summary.named_data.values()]
+    with whole(name):
+        own = _recorded_outside(plan)
+    return own + sum(graph_output_bytes(bytes(graph)) for graph in graphs)
+
+
+def _recorded_outside(plan: Plan) -> int:
+    """Bytes that the runtime itself records in one run: the arguments of all calls, and the method's outputs."""
+    values = plan.values
+    tensors = [recorded_size(math.prod(v.tensor.shape)) if v.tensor is not None else 0 for v in values]
+
+    def size_of(index: int) -> int:
+        items = [i for i in values[index].items if i >= 0]
+        flatbuffer.need(not any(values[i].items for i in items), "a list of tensors holds another list")
+        return tensors[index] + sum(tensors[i] for i in items)
+
+    def number(index: int) -> object:
+        return values[index].number if values[index].kind == "Int" else None
+
+    total = sum(map(size_of, plan.outputs))
+    for chain in plan.chains:
+        rounds = [1] * len(chain)
+        for loop in loops_of(chain, number):
+            tensor, axis = values[loop.tensor].tensor, number(loop.axis)
+            if tensor is not None and isinstance(axis, int) and 0 <= axis < len(tensor.shape):
+                for i in range(loop.first, loop.last + 1):
+                    rounds[i] *= max(tensor.shape[axis], 1)
+        total += sum(sum(map(size_of, call.arguments)) * count for call, count in zip(chain, rounds, strict=True))
+    return total

@@ -15,7 +15,8 @@ from typing import Any
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 from micronpu.program.operators import VIEW, Signature, signature_of
-from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, ChainLoop, loops_of, opened
+from micronpu.program.plan import ChainLoop, PlanCall, calls_of, loops_of
+from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, opened
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -26,16 +27,9 @@ from micronpu.upstream.pte import (
     Chain,
     CompileSpec,
     DataLocation,
-    DelegateCall,
     EValue,
     ExecutionPlan,
     ExtraTensorInfo,
-    FreeCall,
-    Instruction,
-    InstructionArguments,
-    JumpFalseCall,
-    KernelCall,
-    MoveCall,
     Operator,
     Program,
     SubsegmentOffsets,
@@ -147,10 +141,10 @@ class _Plan:
         placed.update(*borders)
         for chain in self._plan.vector(ExecutionPlan.CHAINS).tables():
             _need(chain.offset(Chain.INSTRUCTIONS), "a chain has no instructions")
-            instructions = list(chain.vector(Chain.INSTRUCTIONS).tables())
-            self._loops = {loop.last: loop for loop in loops_of(instructions, operators, self._number)}
-            for number, instruction in enumerate(instructions):
-                self._check_instruction(instruction, number, len(instructions), operators, placed)
+            calls = calls_of(chain, operators)
+            self._loops = {loop.last: loop for loop in loops_of(calls, self._number)}
+            for number, call in enumerate(calls):
+                self._check_instruction(call, number, len(calls), placed)
             for loop in self._loops.values():
                 self._check_loop(loop)
 
@@ -306,32 +300,25 @@ class _Plan:
             if location == DataLocation.INLINE:
                 _need(inline.table(index).offset(BackendDelegateInlineData.DATA), f"{where} has an empty payload")
 
-    def _check_instruction(
-        self, instruction: Table, number: int, count: int, operators: list[str], placed: set[int]
-    ) -> None:
+    def _check_instruction(self, call: PlanCall, number: int, count: int, placed: set[int]) -> None:
         where = f"instruction {number}"
-        kind, body = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"), instruction.table(Instruction.INSTR_ARGS)
-        if body is None or kind not in tuple(InstructionArguments):
-            raise _BadPlanError(f"{where} is none")
-        if kind == InstructionArguments.KERNEL_CALL:
-            index, arguments = body.integer(KernelCall.OP_INDEX), body.vector(KernelCall.ARGS).integers()
-            _need(0 <= index < len(operators), f"{where} calls operator {index} of {len(operators)}")
-            self._check_call(operators[index], arguments, placed, f"{where}, {operators[index]},")
-        elif kind == InstructionArguments.DELEGATE_CALL:
-            index, arguments = body.integer(DelegateCall.DELEGATE_INDEX), body.vector(DelegateCall.ARGS).integers()
+        _need(call.kind != "None", f"{where} is none")
+        if call.kind == "KernelCall":
+            self._check_call(call.operator, call.arguments, placed, f"{where}, {call.operator},")
+        elif call.kind == "DelegateCall":
             delegates = self._plan.vector(ExecutionPlan.DELEGATES).length
-            _need(0 <= index < delegates, f"{where} calls delegate {index} of {delegates}")
-            for position, argument in enumerate(arguments):
+            _need(0 <= call.delegate < delegates, f"{where} calls delegate {call.delegate} of {delegates}")
+            for position, argument in enumerate(call.arguments):
                 self._at(argument, f"argument {position} of {where}")
                 self._check_placed(argument, placed, f"argument {position} of {where}")
-        elif kind == InstructionArguments.MOVE_CALL:
-            moved, into = (self._at(body.integer(field), where) for field in MoveCall)
+        elif call.kind == "MoveCall":
+            moved, into = (self._at(index, where) for index in call.control)
             _need(moved.kind is into.kind, f"{where} moves a {moved.kind} into a {into.kind}")
-            placed.add(body.integer(MoveCall.MOVE_TO))
-        elif kind == InstructionArguments.JUMP_FALSE_CALL:
-            condition = self._at(body.integer(JumpFalseCall.COND_VALUE_INDEX), where).kind
+            placed.add(call.control[1])
+        elif call.kind == "JumpFalseCall":
+            index, destination = call.control
+            condition = self._at(index, where).kind
             _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} branches on a {condition}")
-            destination = body.integer(JumpFalseCall.DESTINATION_INSTRUCTION)
             loop = self._loops.get(number)
             back = loop is not None and loop.first == destination
             _need(
@@ -340,7 +327,7 @@ class _Plan:
                 "that ends",
             )
         else:
-            freed = self._at(body.integer(FreeCall.VALUE_INDEX), where)
+            freed = self._at(call.control[0], where)
             _need(freed.kind is Kind.TENSOR, f"{where} frees what is no tensor")
 
     def _number(self, index: int) -> object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,22 +22,15 @@ from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import Table
 from micronpu.program.containers import Names
 from micronpu.upstream.pte import (
-    CONTENT,
     AllocationDetails,
     BackendDelegate,
     BackendDelegateDataReference,
     BackendDelegateInlineData,
-    Chain,
     ContainerMetadata,
     DataLocation,
     EValue,
     ExecutionPlan,
-    Instruction,
-    InstructionArguments,
-    JumpFalseCall,
-    KernelCall,
     KernelTypes,
-    MoveCall,
     NamedData,
     Program,
     Tensor,
@@ -45,110 +38,6 @@ from micronpu.upstream.pte import (
     operators_of,
     segments_of,
 )
-
-_SIZE, _ADD, _EQUAL, _SUBTRACT = (
-    "aten::sym_size.int",
-    "executorch_prim::add.Scalar",
-    "executorch_prim::eq.Scalar",
-    "executorch_prim::sub.Scalar",
-)
-_BY_INDEX = {"aten::select_copy.int_out": 2, "executorch_prim::et_copy_index.tensor": 2}
-"""Operators that read the counter as an index, and the position of that argument."""
-
-
-@dataclass(frozen=True)
-class ChainLoop:
-    """A loop of a chain.
-
-    Attributes:
-        first, last: repeated instructions; the last one jumps back.
-        tensor, axis: values: the sequence, and the axis whose size is the number of iterations.
-    """
-
-    first: int
-    last: int
-    tensor: int
-    axis: int
-
-
-def loops_of(
-    instructions: Sequence[Table], operators: Sequence[str], number: Callable[[int], object]
-) -> list[ChainLoop]:
-    """Return the loops of a chain: backward jumps that ExecuTorch's compiler writes for a scan.
-
-        n = sym_size(x, 0); i = 0
-        first: ...; i = i + 1; done = i == n; jump to first unless done; i = i - n
-
-    Only loops of this form are known to terminate, and their number of iterations is known; any other backward jump
-    may never end.
-
-    Args:
-        number: returns the content of a value that is a number; None for others.
-    """
-    calls: list[tuple[str, tuple[int, ...]]] = []
-    for instruction in instructions:
-        body = instruction.table(Instruction.INSTR_ARGS)
-        kind = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B")
-        if body is None or kind not in (InstructionArguments.KERNEL_CALL, InstructionArguments.MOVE_CALL):
-            calls.append(("", ()))
-        elif kind == InstructionArguments.MOVE_CALL:
-            calls.append(("move", (body.integer(MoveCall.MOVE_FROM), body.integer(MoveCall.MOVE_TO))))
-        else:
-            index = body.integer(KernelCall.OP_INDEX)
-            name = operators[index] if 0 <= index < len(operators) else ""
-            calls.append((name, body.vector(KernelCall.ARGS).integers()))
-    found = []
-    for place, instruction in enumerate(instructions):
-        kind, body = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"), instruction.table(Instruction.INSTR_ARGS)
-        if kind != InstructionArguments.JUMP_FALSE_CALL or body is None:
-            continue
-        first = body.integer(JumpFalseCall.DESTINATION_INSTRUCTION)
-        if not 0 <= first <= place - 2:
-            continue
-        loop = _loop(calls, place, first, body.integer(JumpFalseCall.COND_VALUE_INDEX), number)
-        if loop is not None:
-            found.append(loop)
-    return found
-
-
-def _counting(
-    calls: Sequence[tuple[str, tuple[int, ...]]], place: int, condition: int, number: Callable[[int], object]
-) -> tuple[int, int] | None:
-    """Match `i = i + 1; done = i == n` before a jump and `i = i - n` after it; return (i, n), or None."""
-    (added, add), (compared, equal) = calls[place - 2], calls[place - 1]
-    if added != _ADD or compared != _EQUAL or len(add) != 3 or len(equal) != 3 or place + 1 >= len(calls):
-        return None
-    counter, size = equal[:2]
-    if equal[2] != condition or add[0] != counter or add[2] != counter or number(add[1]) != 1 or number(counter) != 0:
-        return None
-    return (counter, size) if calls[place + 1] == (_SUBTRACT, (counter, size, counter)) else None
-
-
-def _loop(
-    calls: Sequence[tuple[str, tuple[int, ...]]],
-    place: int,
-    first: int,
-    condition: int,
-    number: Callable[[int], object],
-) -> ChainLoop | None:
-    counting = _counting(calls, place, condition, number)
-    if counting is None:
-        return None
-    counter, size = counting
-    sizes = [args for i, (name, args) in enumerate(calls) if name == _SIZE and args[-1:] == (size,) and i < first]
-    if len(sizes) != 1 or len(sizes[0]) != 3:
-        return None
-    own = {place - 2, place - 1, place + 1}
-    rest = [call for i, call in enumerate(calls) if i not in own and call != (_SIZE, sizes[0])]
-    if any({counter, size, condition} & set(_read(name, args, counter)) for name, args in rest):
-        return None
-    return ChainLoop(first, place, sizes[0][0], sizes[0][1])
-
-
-def _read(name: str, args: tuple[int, ...], counter: int) -> list[int]:
-    """Return the values that a call reads, except the counter used as a row index."""
-    return [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]
-
 
 IDENTIFIER, HEADER = b"ET12", b"eh00"
 """File identifier of the flatbuffer, at its fifth byte, and magic of the extended header, which follows it."""
@@ -158,8 +47,6 @@ DIGEST_KEY, DIGEST_MAGIC, DIGEST_SIZE = f"{PREFIX}digest", b"micronpu sha-256", 
 EMPTY_DIGEST = DIGEST_MAGIC + bytes(DIGEST_SIZE)
 """Named data of a program without a computed digest; see `micronpu.program.digest`."""
 _COPY_AGAIN = "copy or export the file again"
-_TENSOR_LISTS = (KernelTypes.TENSOR_LIST, KernelTypes.OPTIONAL_TENSOR_LIST)
-_CALLS = (InstructionArguments.KERNEL_CALL, InstructionArguments.DELEGATE_CALL)
 ELEMENT_TYPES = {
     0: "uint8",
     1: "int8",
@@ -438,71 +325,6 @@ def plan_of(program: flatbuffer.Table, method: str) -> flatbuffer.Table:
     """Return the execution plan of a method that the program has."""
     plans = program.vector(Program.EXECUTION_PLAN).tables()
     return {plan.string(ExecutionPlan.NAME): plan for plan in plans}[method]
-
-
-def recorded_bytes(data: bytes, method: str, *, name: str = "The program") -> int:
-    """Return an upper bound of the bytes that one run records in a debug buffer.
-
-    These are every tensor argument of every instruction, and the operators of graphs inside delegates, without the
-    operations of the backends' own executors.
-    """
-    summary = read_pte(data, name=name)
-    graphs = [*summary.methods[method].payloads, *summary.named_data.values()]
-    with whole(name):
-        program = flatbuffer.root(memoryview(data)[: summary.program_size], IDENTIFIER)
-        own = _recorded_outside(plan_of(program, method))
-    return own + sum(graph_output_bytes(bytes(graph)) for graph in graphs)
-
-
-def _recorded_outside(plan: flatbuffer.Table) -> int:
-    """Bytes that the runtime itself records in one run: the arguments of all calls, and the method's outputs."""
-    values = plan.vector(ExecutionPlan.VALUES)
-    sizes: dict[int, int] = {}
-
-    def size_of(index: int, in_list: bool = False) -> int:
-        if index not in sizes:
-            value = values.table(index)
-            kind, body = value.integer(EValue.VAL_TYPE, "<B"), value.table(EValue.VAL)
-            if kind in _TENSOR_LISTS and body is not None:
-                if in_list:
-                    raise flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
-                sizes[index] = sum(size_of(i, True) for i in body.vector(CONTENT).integers() if i >= 0)
-            else:
-                tensor = _tensor(value)
-                sizes[index] = recorded_size(math.prod(tensor.shape)) if tensor else 0
-        return sizes[index]
-
-    total = sum(map(size_of, plan.vector(ExecutionPlan.OUTPUTS).integers()))
-    for chain in plan.vector(ExecutionPlan.CHAINS).tables():
-        instructions = list(chain.vector(Chain.INSTRUCTIONS).tables())
-        rounds = _rounds(plan, values, instructions)
-        for number, instruction in enumerate(instructions):
-            kind = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B")
-            call = instruction.table(Instruction.INSTR_ARGS)
-            if call is not None and kind in _CALLS:
-                total += sum(map(size_of, call.vector(KernelCall.ARGS).integers())) * rounds[number]
-    return total
-
-
-def _rounds(plan: flatbuffer.Table, values: flatbuffer.Vector, instructions: list[flatbuffer.Table]) -> list[int]:
-    """Number of executions of each instruction of a chain."""
-    operators = operators_of(plan)
-
-    def number(index: int) -> object:
-        value = values.table(index) if 0 <= index < values.length else None
-        if value is None or value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.INT:
-            return None
-        body = value.table(EValue.VAL)
-        return body.integer(CONTENT, "<q") if body is not None else None
-
-    found = [1] * len(instructions)
-    for loop in loops_of(instructions, operators, number):
-        tensor = _tensor(values.table(loop.tensor)) if 0 <= loop.tensor < values.length else None
-        axis = number(loop.axis)
-        if tensor is not None and isinstance(axis, int) and 0 <= axis < len(tensor.shape):
-            for i in range(loop.first, loop.last + 1):
-                found[i] *= max(tensor.shape[axis], 1)
-    return found
 
 
 def graph_output_bytes(blob: bytes) -> int:

@@ -20,8 +20,9 @@ from micronpu.host.proof import Proof, Reference
 from micronpu.program.digest import Digest, state_of
 from micronpu.program.io import ranges_of
 from micronpu.program.operators import needs_torch
+from micronpu.program.plan import recorded_bytes
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte, recorded_bytes
+from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte
 from micronpu.runtime.arguments import TensorSignature, argument, check_count, signature_of
 from micronpu.runtime.counts import Counts
 from micronpu.runtime.isolated import IsolatedProgram
@@ -308,8 +309,7 @@ class HostProgram:
         A separate copy of the program records, so a program loaded without `profile` stays fast.
         """
         needed = self._most_recorded if debug_buffer is not None else 0
-        options = replace(self.options, profile=True, debug_buffer_size=needed)
-        options = replace(options, isolated=self.is_isolated)
+        options = replace(self.options, profile=True, debug_buffer_size=needed, isolated=self.is_isolated)
         with HostProgram(self._data, options, method=self.method_name, name=self._name) as recorder:
             outputs = recorder.run_in_order(*inputs)
             recorder.save_etdump(etdump, debug_buffer)
