@@ -177,7 +177,7 @@ def _methods_of(model: Any, example_inputs: Any, train: Train | None, request: T
         what = "train" if train is not None else "transforms"
         raise ModelError(
             f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
-            hint="train or transform the model first, and compile its methods then",
+            hint="a model that is trained or sparse before, and weight_bits for weights of fewer bits: docs/methods.md",
         )
     if example_inputs is not None and not isinstance(example_inputs, str):
         raise ModelError(

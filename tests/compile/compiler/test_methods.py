@@ -21,6 +21,7 @@ from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.program.plan import read_plan
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
+from micronpu.transforms.sparsity.options import SparsityOptions
 
 LENGTH, DIM = 16, 8
 
@@ -463,6 +464,25 @@ def test_what_is_chosen_by_data_is_the_same_in_all_methods(int8: Any, quantizati
             sum(t.milliseconds for m in p.methods.values() for t in m.report.latency) for p in (program, int8)
         ]
         assert milliseconds[1] < milliseconds[0] <= 2 * milliseconds[1]
+
+
+def test_methods_take_the_weights_that_a_model_was_given_before() -> None:
+    """Sparse ones, and ones of fewer bits, as docs/methods.md describes."""
+    torch.manual_seed(0)
+    own, data = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 16)).eval(), samples(1, 128, count=64)
+    options = SparsityOptions(steps=2, points=1, batch=4, least_gain=0.0)
+    found = micronpu.sparsify(own, data, "ethos-u85-256", sparsity=options)
+    own.load_state_dict(found.model.state_dict(), strict=False)
+    methods = {"one": (own, (data[0],)), "four": (own, (torch.cat(data[:4]),))}
+    calls = {"one": data, "four": [torch.cat(data[i : i + 4]) for i in range(0, 64, 4)]}
+    settings = {"adaptive_rounding": True, "default": {"weight_bits": 6}}
+    program = micronpu.compile(methods, "ethos-u85-256", calibration=calls, quantization=settings)
+    found_weights = []
+    for method in program.methods.values():
+        assert any(operation.sparse for operation in method.report.operations)
+        found_weights.append([t for t in method.quantized.state_dict().values() if t.dtype is torch.int8])
+        assert len(found_weights[-1]) == 2 and all(24 <= int(w.abs().max()) <= 31 for w in found_weights[-1])
+    assert all(map(torch.equal, *found_weights))
 
 
 def test_methods_that_calibration_calls_in_turn_are_corrected_on_the_states_that_others_leave() -> None:
