@@ -22,7 +22,7 @@ from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_o
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
-from micronpu.compiler.precision import Allowed, Cures, Modules, PrecisionPrice, Search, Settings, Tried
+from micronpu.compiler.precision import Allowed, Cures, Modules, Search, Settings, Tried
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
@@ -37,7 +37,7 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.sensitivity import Fidelity
+from micronpu.verify.sensitivity import Fidelity, PrecisionPrice
 from micronpu.verify.verification import Verification
 
 BUDGET = 60.0

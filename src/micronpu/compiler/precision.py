@@ -41,12 +41,11 @@ from micronpu.quantize.running import Call, Row, float_leaves, run_recordings, s
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.thresholds import FIT_SAMPLES
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
-from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
-from micronpu.verify.judge import ElementSources, compared, expected_changes, sources_of
-from micronpu.verify.sensitivity import Fidelity, Path, Sensitivity, exported_name
+from micronpu.verify.judge import ElementSources, compared, expected_changes, for_search, sources_of, with_others
+from micronpu.verify.sensitivity import Fidelity, Path, PrecisionPrice, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
 _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
@@ -65,34 +64,6 @@ Modules: TypeAlias = Mapping[str, GraphModule]
 Results: TypeAlias = Mapping[str, list[list[Row]]]
 """Results of each call of each recording, by method."""
 Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
-
-
-@dataclass(frozen=True)
-class PrecisionPrice:
-    """Cost of a compiled program.
-
-    Attributes:
-        cycles: of the NPU and the core.
-        milliseconds: None if the clock is unknown.
-        operators: cycles by the name of a node of the quantized module.
-        bytes: of the file; 0 before it is written.
-    """
-
-    cycles: float
-    milliseconds: float | None
-    operators: Mapping[str, float]
-    bytes: int = 0
-
-    @classmethod
-    def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
-        """Return the cost of a call of each method from the reports of a program."""
-        operators = defaultdict[str, float](float)
-        for operation in (o for report in reports for o in (*report.operations, *report.core_operations)):
-            if operation.cost is not None and operation.origin.nodes:
-                operators[operation.origin.nodes[0]] += operation.cost.cycles
-        times = [time for report in reports for time in report.latency]
-        cycles = float(sum(t.cycles for t in times) or sum(operators.values()))
-        return cls(cycles, sum(t.milliseconds for t in times) or None, operators, size)
 
 
 @dataclass(frozen=True)
@@ -136,7 +107,7 @@ class Tried:
         more: description of operators with another precision, for the report.
         calibrated: the float methods with observers, if further corrections are possible; not changed by them.
         lost: loss of the user's metric against the float model; 0 without a metric.
-        decides_alike: True if all decisions are known to equal the float model's.
+        decides_alike: True if there are decisions, or the user's metric, and all are known to equal the float model's.
         decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
         results: of each method for each call of its trial.
     """
@@ -248,13 +219,26 @@ def chosen(
         if not trial.exact or sum(map(len, trial.recordings)) < fewest:
             return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
-        search = Search(modules, sequences, trials, allowed, statistics)
         with clock.early("verify"):
-            start = search.rated(allowed.activations, plain, {})
-        if start.serves:
-            return Chosen(plain, results=start.results or {})
+            every, judged = dict[str, list[list[Row]]](), dict[str, Trial]()
+            for name, trial in trials.items():
+                every[name], judged[name] = with_others(plain[name], trial)
+            search = Search(modules, sequences, judged, allowed, statistics)
+            if search.rated(allowed.activations, plain, {}, results=_of(judged, every)).serves:
+                return Chosen(plain, results=every)
+            picked = {name: for_search(trial, judged[name], every[name]) for name, trial in trials.items()}
+            of_search = {name: trial for name, (trial, _) in picked.items()}
+            search = Search(modules, sequences, of_search, allowed, statistics)
+            known = {name: results for name, (_, results) in picked.items()}
+            start = search.rated(allowed.activations, plain, {}, results=known)
         with clock.step("choose") as search.progress:
-            return search.chosen(search.priced(start))
+            found = search.chosen(search.priced(start))
+    return replace(found, results=_of(trials, found.results))
+
+
+def _of(trials: Mapping[str, Trial], results: Results) -> dict[str, list[list[Row]]]:
+    """Return the results for the recordings of trials, which are the first ones."""
+    return {name: list(own[: len(trials[name].recordings)]) for name, own in results.items()}
 
 
 class Search:
@@ -334,9 +318,21 @@ class Search:
         return self.priced(wide)
 
     def rated(
-        self, activations: str, modules: Modules, settings: Settings, names: tuple[str, ...] = (), more: str = ""
+        self,
+        activations: str,
+        modules: Modules,
+        settings: Settings,
+        names: tuple[str, ...] = (),
+        more: str = "",
+        results: Results | None = None,
     ) -> Tried:
-        results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
+        """Return quantized methods with their distance from float.
+
+        Args:
+            results: for the recordings of the trials; None to run them.
+        """
+        if results is None:
+            results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
         fidelity, losses, alike, differs = self.fidelity_of(self.trials, results), list[float](), True, False
         for name, trial in self.trials.items():
             own = self.fidelity_of({name: trial}, results)
@@ -344,18 +340,19 @@ class Search:
             if judges and name not in self.sources:  # the same for all programs
                 self.sources[name] = sources_of(modules[name])
             accuracy = compared(results[name], trial, self.sources[name]) if judges else None
-            metric = None if accuracy is None else accuracy.metric
+            metric, agreement = (None, None) if accuracy is None else (accuracy.metric, accuracy.agreement)
             if metric is not None:
                 losses.append((metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1))
-            agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
             if accuracy is not None:
-                differs = differs or accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees)
+                wants_equal = self.allowed.is_accurate and agreement not in (None, 1.0)
+                differs = differs or accuracy.decides_otherwise or wants_equal
             if accuracy is not None and metric is None:  # a part of an output may differ, as scores beside pixels
                 differs = differs or (accuracy.sqnr or math.inf) < at.FAR
             if at.NEAR <= own.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
                 most = CHANGED if not self.count else CHANGED / 2
                 differs = differs or expected_changes(results[name], trial) > most
-            alike = alike and agrees and not self.allowed.is_accurate and own.score >= at.FAR
+            decides = agreement == 1.0 or (agreement is None and metric is not None) or own.score >= at.NEAR
+            alike = alike and decides and not self.allowed.is_accurate and own.score >= at.FAR
         alike = alike and fidelity.score < at.NEAR
         made = Tried(activations, modules, settings, fidelity, names, more, lost=max(losses, default=0.0))
         return replace(made, decides_alike=alike, decides_otherwise=differs, results=results)

@@ -55,12 +55,34 @@ def judge(
         module: result of quantization: its states, if it has any, are its last inputs and outputs.
         trial: the samples with the float model's results.
         integer_io: meaning of the module's integer inputs and outputs, or None.
-        known: the module's results, if it has been run.
+        known: the module's results, if it has been run, as of `with_others`.
 
     Returns:
         The results for each call of each recording, as floats if the float model returns floats; and the accuracy
         against the float model, None if it is unknown, or without comparable outputs. The figures are reproducible on
         the same machine.
+    """
+    every, judged = with_others(module, trial, integer_io, known)
+    own = every[: len(judged.recordings)]
+    accuracy = compared(own, judged, sources_of(module)) if trial.exact else None
+    return every[: len(trial.recordings)], accuracy
+
+
+def with_others(
+    module: GraphModule,
+    trial: Trial,
+    integer_io: IntegerIO | None = None,
+    known: Sequence[Sequence[Row]] | None = None,
+) -> tuple[list[list[Row]], Trial]:
+    """Run a quantized module on all samples of a trial.
+
+    Args:
+        module, trial, integer_io: of `judge`.
+        known: the module's results for the first recordings; None if it has not been run.
+
+    Returns:
+        The results for each recording of the trial and of `trial.others`; and the trial with those of its samples that
+        count: all, unless the held-out ones are noisier by more than chance.
     """
     others = trial.others if trial.exact else None
     recordings = (*trial.recordings, *(others.recordings if others is not None else ()))
@@ -70,11 +92,24 @@ def judge(
     else:
         given = [[integer_io.quantize(row) for row in recording] for recording in recordings]
         found = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
-    judged, results = trial, found[: len(trial.recordings)]
-    if others is not None and not are_noisier(len(results), found, exact := [*trial.exact, *others.exact]):
-        judged = replace(trial, recordings=recordings, exact=exact)
-    every = found[: len(judged.recordings)]
-    return results, compared(every, judged, sources_of(module)) if trial.exact else None
+    count = len(trial.recordings)
+    if others is not None and not are_noisier(count, found, exact := [*trial.exact, *others.exact]):
+        return found, replace(trial, recordings=recordings, exact=exact)
+    return found, trial
+
+
+def for_search(trial: Trial, judged: Trial, results: list[list[Row]]) -> tuple[Trial, list[list[Row]]]:
+    """Return the samples that evaluate the programs of a search: the held-out ones, and if these are few, others too.
+
+    Args:
+        judged: the samples that the report counts, the held-out ones first.
+        results: for these, and perhaps more.
+    """
+    first, count = len(trial.recordings), len(judged.recordings)
+    more = 0 if trial.has_states else min(at.EVALUATED, count) - first
+    picked = [*range(first), *(first + i * (count - first) // more for i in range(more))]
+    recordings, exact = ([of[i] for i in picked] for of in (judged.recordings, judged.exact))
+    return replace(trial, recordings=tuple(recordings), exact=exact), [results[i] for i in picked]
 
 
 def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> bool:

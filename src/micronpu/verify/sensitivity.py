@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ from micronpu.quantize.running import (
 )
 from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
 from micronpu.report.accuracy import decibels
+from micronpu.report.delegation import DelegationReport
 from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, STOPS, UP
 
 
@@ -284,6 +286,34 @@ def _source(layer: RoundedLayer) -> Node:
     while node.op == "call_function" and (not is_compute(node) or (moves(node) and len(node.all_input_nodes) == 1)):
         node = node.all_input_nodes[0]
     return node
+
+
+@dataclass(frozen=True)
+class PrecisionPrice:
+    """Cost of a compiled program.
+
+    Attributes:
+        cycles: of the NPU and the core.
+        milliseconds: None if the clock is unknown.
+        operators: cycles by the name of a node of the quantized module.
+        bytes: of the file; 0 before it is written.
+    """
+
+    cycles: float
+    milliseconds: float | None
+    operators: Mapping[str, float]
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
+        """Return the cost of a call of each method from the reports of a program."""
+        operators = defaultdict[str, float](float)
+        for operation in (o for report in reports for o in (*report.operations, *report.core_operations)):
+            if operation.cost is not None and operation.origin.nodes:
+                operators[operation.origin.nodes[0]] += operation.cost.cycles
+        times = [time for report in reports for time in report.latency]
+        cycles = float(sum(t.cycles for t in times) or sum(operators.values()))
+        return cls(cycles, sum(t.milliseconds for t in times) or None, operators, size)
 
 
 class Path:

@@ -27,6 +27,9 @@ MARGIN = 3.0  # Distance by which samples other than the held-out ones may be fu
 AVOIDABLE = 3.0  # Distance from the limit of int8 to be avoidable [dB; 9 of 15 random networks found (14deb9e3)]
 LOOKS = 3  # Runs for measuring one sample [runs; not measured]
 FEWEST_RANGED = 4  # Number of samples below which ranges mean nothing [samples; not measured]
+# Number of samples that evaluate a program of a search, calibrating ones beside fewer held-out ones [samples; selfie
+# segmentation of MediaPipe: three held-out ones choose ranges that clip another]
+EVALUATED = 16
 FRESH = 16  # Size of all values below which an output looks untrained [smallest LSB; not measured]
 QUARTERS = 4  # Parts of a recording that are judged by themselves [parts; not measured]
 RESAMPLES = 100  # Resamples for the interval of a metric [resamples; not measured]

@@ -130,6 +130,50 @@ def test_a_search_starts_where_decisions_are_expected_to_change(monkeypatch, sha
     assert int8.accuracy.sqnr > 26 and (auto.accuracy.sqnr > int8.accuracy.sqnr + 6) == starts
 
 
+@pytest.mark.chooses
+def test_few_held_out_samples_do_not_decide_alone(monkeypatch):
+    """Every eighth sample is held out: here the loud ones, whose ranges the first three have, too."""
+    loud = rows(1, 3, 8, 8)
+    data = [*(-x for x in loud[4:24:8]), *(x if number % 8 == 4 else 0.2 * x for number, x in enumerate(loud[3:], 3))]
+    made: list[precision.Tried] = []
+    rated = precision.Search.rated
+
+    def recorded(*args: Any, **options: Any) -> precision.Tried:
+        made.append(rated(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(precision.Search, "rated", recorded)
+    first = compiled(Plain(), data, "corstone300")
+    assert [len(tried.fidelity.noise) for tried in made] == [24] and first.report.accuracy.calibrated == 21
+    monkeypatch.setattr(precision.at, "NEAR", 100.0)
+    monkeypatch.setattr(precision.at, "FAR", 100.0)
+    program = compiled(Plain(), data, "corstone300")
+    assert {len(tried.fidelity.noise) for tried in made[2:]} == {16} and " on 16 samples" in program.report.warnings[
+        0
+    ].what
+    accuracy = program.report.accuracy
+    judged = data if accuracy.calibrated else data[4:24:8]
+    with torch.no_grad():
+        exact = torch.cat([Plain()(x) for x in judged])
+        found = torch.cat([program.run(x) for x in judged])
+    signal, noise = exact.square().sum(), (exact - found).square().sum()
+    assert accuracy.sqnr == pytest.approx(10 * math.log10(signal / noise), abs=0.2)
+
+
+@pytest.mark.chooses
+def test_between_near_and_far_int8_serves_only_where_decisions_are_equal(monkeypatch):
+    class Map(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.conv(x))
+
+    monkeypatch.setattr(precision.at, "NEAR", 100.0)
+    monkeypatch.setattr(precision, "expected_changes", lambda results, trial: 0.0)
+    for model, searched in ((Plain(), False), (Map(), True)):
+        steps: list[str] = []
+        compiled(model, rows(1, 3, 8, 8), "corstone300", callback=lambda step, part, to=steps: to.append(step))
+        assert ("choose" in steps) == searched
+
+
 def test_far_values_saturate_in_int16_too():
     class Padded(nn.Module):
         def __init__(self) -> None:
