@@ -225,8 +225,7 @@ def _check_weights(model: nn.Module) -> None:
         elif isinstance(tensor, FakeTensor):
             what, hint = "was made inside of FakeTensorMode and has no values", "the model made outside of it"
         elif tensor.is_inference():
-            what = "was made inside of torch.inference_mode, which torch.export does not take"
-            hint = "the model made outside of it"
+            what, hint = "was made inside of torch.inference_mode, which torch.export refuses", "one made outside of it"
         if what:
             raise ModelError(f"`{name}` of the model {type(model).__name__} {what}.", hint=hint)
 

@@ -105,10 +105,9 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     Raises:
         ModelError: it cannot be exported, or is quantized already.
     """
-    if isinstance(model, GraphModule):
-        if not is_float(model):
-            raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
-    elif not isinstance(model, (nn.Module, ExportedProgram)):
+    if isinstance(model, GraphModule) and not is_float(model):
+        raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
+    if not isinstance(model, (nn.Module, ExportedProgram)):
         export(model, examples)  # raises with the reason
     try:
         module = copied(export_for_training(model, examples))
@@ -220,8 +219,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             hint="example inputs of the shapes that it was exported with",
         ) from error
     for node in list(model.graph.nodes):
-        size = SIZE.take(node)
-        if size is not None:
+        if (size := SIZE.take(node)) is not None:
             node.replace_all_uses_with(size)
     for node in list(model.graph.nodes):
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):

@@ -52,7 +52,10 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     A buffer that it changes remains a buffer: a state, see `micronpu.frontend.tensors`.
     """
     if any(map(writes_what_others_see, _all_nodes(program))):
-        program = decomposed(program, "write changes in place as functions", "self.h = new; no buffers that are views")
+        homes = {name: b.untyped_storage().data_ptr() for name, b in program.named_buffers() if b.numel()}
+        shared = " and ".join(f"`{name}`" for name, home in homes.items() if [*homes.values()].count(home) > 1)
+        hint = f"self.h = new; buffers in separate memory{f', such as clones in {shared}' if shared else ''}"
+        program = decomposed(program, "write changes in place as functions", hint)
         for node in _all_nodes(program):
             if overload_name(node) == VIEW:  # strides at run time may differ from those of shape propagation
                 node.target = overload_of(RESHAPE)

@@ -167,6 +167,20 @@ class Branch(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Overlapping(nn.Module):
+    """Two buffers of the same elements, one of them written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.zeros(1, 2, 6, 6)
+        self.register_buffer("past", memory)
+        self.register_buffer("part", memory[:, :, :4])
+
+    def forward(self, x):
+        self.past.copy_(x + self.past)
+        return x + self.part.sum()
+
+
 class Positions(nn.Module):
     def forward(self, x):
         return torch.nonzero(torch.relu(x))
@@ -184,6 +198,11 @@ MODELS = {
         lambda: (Positions().eval(), X),
         "of `nonzero` is only known at run time",
         "choose in the application",
+    ),
+    "shared buffers": (
+        lambda: (Overlapping().eval(), X),
+        "cannot write changes in place",
+        "clones in `past` and `part`",
     ),
     "branch": (lambda: (Branch().eval(), X), "cannot trace Branch", "branches on the value", "Try: torch.where"),
     "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),
