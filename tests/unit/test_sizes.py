@@ -22,7 +22,7 @@ LINES = {
     "board": 5_903,
     "chips": 735,
     "cli": 7_209,
-    "compiler": 2_945,
+    "compiler": 2_943,
     "container": 706,
     "deploy": 2_964,
     "emit": 1_539,
@@ -40,7 +40,7 @@ LINES = {
     "targets": 17_465,
     "transforms": 3_002,
     "upstream": 1_180,
-    "verify": 2_404,
+    "verify": 2_400,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

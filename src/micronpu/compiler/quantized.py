@@ -103,8 +103,8 @@ class Quantized:
         return states_of(self.module).values
 
     @classmethod
-    def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer) -> Quantized:
-        """Return a model before quantization, with its data; None without any."""
+    def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer, alone: bool) -> Quantized:
+        """Return a model before quantization, with its data; in data `alone`, no other method is called."""
         notes, digests = _import_notes(given.module), Digests(of_model(given))
         if data is None:
             rows = (given.examples,)
@@ -112,7 +112,7 @@ class Quantized:
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
         count, default = sum(map(len, data.sequences)), quantizer.settings.default
         steps = 65535 if default is not None and default.activations == "int16" else 255
-        warnings = of_data(data.rows, names, count, data.distinct, steps)
+        warnings = of_data(data.rows, names, count, data.distinct, steps, _only_read(given) if alone else ())
         return cls(
             given.module,
             given.examples,
@@ -134,6 +134,14 @@ class Quantized:
         integer_io = to_integer_io(module, as_bytes=io.as_bytes)
         rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
+
+
+def _only_read(given: Exported) -> list[str]:
+    """Return the states that a method leaves as they are: other methods write them."""
+    states = given.states.values
+    output: Any = given.module.graph.output_node().args[0]
+    new = output[len(output) - len(states) :]
+    return [state.name for state, value in zip(states, new, strict=True) if value.name == state.node]
 
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:
@@ -175,7 +183,6 @@ def quantized_methods(
     """
     with clock.step("export"):
         given = _exported(methods)
-    names = {name: input_names(model) for name, (model, _) in methods.items()}
     if ready := [name for name, own in given.items() if not own.is_float]:
         if train is not None or reduced is not None:
             what = "trained" if train is not None else "made sparse"
@@ -186,7 +193,9 @@ def quantized_methods(
     sequences, data = list[list[Call]](), dict[str, CalibrationData]()
     if not ready and (train is None or reduced is not None):
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
-    made = {n: replace(Quantized.of(own, data.get(n), quantizers[n]), names=names[n]) for n, own in given.items()}
+    alone = len(given) > 1 and isinstance(calibration, Mapping)
+    made = {name: Quantized.of(own, data.get(name), quantizers[name], alone) for name, own in given.items()}
+    made = {name: replace(one, names=input_names(methods[name][0])) for name, one in made.items()}
     if ready:
         for own in given.values():
             write_out(own.module, (*RECURRENT, *CELLS), early=False)  # those that the quantizer left in float
@@ -203,10 +212,8 @@ def quantized_methods(
                 made[name] = replace(made[name], sparsity=report, notes=notes)
     if train is not None:
         if reduced is None and any(own is not None for own in calibration.values()):
-            raise ModelError(
-                "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
-                hint="leave out one of them",
-            )
+            what = "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors."
+            raise ModelError(what, hint="leave out one of them")
         with clock.step("train"):
             modules = {name: _trained(own, quantizers[name], train) for name, own in given.items()}
     else:
@@ -344,23 +351,17 @@ def _check_states(given: Mapping[str, Exported]) -> None:
     for method, own in given.items():
         for state in own.states.values:
             if nodes.setdefault(state.node, state.name) != state.name:
-                raise ModelError(
-                    f"The states `{nodes[state.node]}` and `{state.name}` would have one name in the program.",
-                    hint="names of buffers that differ in more than dots and underscores",
-                )
+                what = f"The states `{nodes[state.node]}` and `{state.name}` would have one name in the program."
+                raise ModelError(what, hint="names of buffers that differ in more than dots and underscores")
             other, known = seen.setdefault(state.name, (method, state))
-            shapes = [(s.dtype, list(s.initial.shape)) for s in (known, state)]
-            if shapes[0] != shapes[1]:
-                raise ModelError(
-                    f"The methods `{other}` and `{method}` disagree on the state `{state.name}`: "
-                    f"{shapes[0][0]}{shapes[0][1]} in the one and {shapes[1][0]}{shapes[1][1]} in the other.",
-                    hint="the same buffer in both, or buffers of different names",
-                )
+            both = f"The methods `{other}` and `{method}`"
+            one, two = (f"{s.dtype}{list(s.initial.shape)}" for s in (known, state))
+            if one != two:
+                what = f"{both} disagree on the state `{state.name}`: {one} in the one and {two} in the other."
+                raise ModelError(what, hint="the same buffer in both, or buffers of different names")
             if not torch.equal(known.initial, state.initial):
-                raise ModelError(
-                    f"The methods `{other}` and `{method}` begin with different values of the state `{state.name}`.",
-                    hint="methods of one module, or the same first values in both",
-                )
+                what = f"{both} begin with different values of the state `{state.name}`."
+                raise ModelError(what, hint="methods of one module, or the same first values in both")
 
 
 def _data(
@@ -423,11 +424,8 @@ def _calls(
         sequences.append([])
         for call in sequence:
             if not isinstance(call, tuple) or len(call) != 2 or call[0] not in given:
-                raise ModelError(
-                    f"The calibration sequence {number} holds {described(call)}, which is no call of a method "
-                    f"({_names(given)}).",
-                    hint=hint,
-                )
+                what = f"The calibration sequence {number} holds {described(call)}, which is no call of a method"
+                raise ModelError(f"{what} ({_names(given)}).", hint=hint)
             name, row = call
             with _named(name):
                 sequences[-1] += [(name, one) for one in calibration_batches([row], given[name].examples)]

@@ -43,7 +43,12 @@ from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
 
 
 def of_data(
-    rows: Sequence[Row], names: Sequence[str], calibrating: int, distinct: int | None = None, steps: int = 255
+    rows: Sequence[Row],
+    names: Sequence[str],
+    calibrating: int,
+    distinct: int | None = None,
+    steps: int = 255,
+    fixed: Sequence[str] = (),
 ) -> tuple[ReportWarning, ...]:
     """Return warnings about calibration samples.
 
@@ -53,23 +58,23 @@ def of_data(
         calibrating: number of calls that choose the ranges.
         distinct: number of distinct samples or recordings; None if unknown.
         steps: number of LSBs in the range of an input.
+        fixed: states that have their first value in all samples, and other values in use.
     """
     found = list(_uninformative(rows, names, distinct))
     if not found and calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
-        found.append(
-            ReportWarning(
-                NOTE,
-                "one-row",
-                "The ranges were chosen with one calibration row: what is larger in other inputs is clipped.",
-                "some dozens of typical inputs",
-            )
-        )
+        what = "The ranges were chosen with one calibration row: what is larger in other inputs is clipped."
+        found.append(ReportWarning(NOTE, "one-row", what, "some dozens of typical inputs"))
     if len(rows) >= thresholds.FEATURE_SAMPLES:
         found += [
             warning
             for name, values in zip(names, zip(*rows, strict=True), strict=True)
             if (warning := _unlike_features(name, values, steps)) is not None
         ]
+    for name in fixed:
+        what = f"The state `{name}`, which other methods write, has its first value in all calibration samples of this "
+        what += "method: what follows from it has ranges that fit no other value."
+        hint = "sequences of calls in which the methods take turns, see docs/methods.md"
+        found.append(ReportWarning(WARNING, "uninformative-data", what, hint))
     return tuple(found)
 
 
@@ -106,16 +111,10 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
     first = report.in_float[0]
     where = f" ({first.origin.source})" if first.origin.source else ""
     reason = first.reasons[0] if first.reasons else None
-    return (
-        ReportWarning(
-            WARNING,
-            NOTHING_DELEGATED,
-            f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`{where}"
-            + (f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."),
-            (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator",
-            **_place_of_verdict(first),
-        ),
-    )
+    what = f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`{where}"
+    what += f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."
+    hint = (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator"
+    return (ReportWarning(WARNING, NOTHING_DELEGATED, what, hint, **_place_of_verdict(first)),)
 
 
 def _place_of_verdict(verdict: Verdict) -> dict[str, Any]:
@@ -177,15 +176,12 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
         deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
         if float(deviations[small]) < thresholds.INSIDE * step:
-            return ReportWarning(
-                NOTE,
-                "unlike-features",
+            what = (
                 f"Feature {small} of the input `{name}` (axis {axis}) varies by {float(deviations[small]):.3g} around "
-                f"{float(means[small]):.3g}, less than the scale {step:.3g} can represent.",
-                "features standardised before the model or first in it, (x - mean) / deviation",
-                node=name,
-                operator="input",
             )
+            what += f"{float(means[small]):.3g}, less than the scale {step:.3g} can represent."
+            hint = "features standardised before the model or first in it, (x - mean) / deviation"
+            return ReportWarning(NOTE, "unlike-features", what, hint, node=name, operator="input")
         if len(varies) <= thresholds.FEW_FEATURES and varies.any() and not varies.all():
             fixed = int(varies.int().argmin())
             constant = ReportWarning(

@@ -182,6 +182,44 @@ def test_methods_of_a_module_and_one_that_only_reads() -> None:
     assert (empty - torch.relu(x)).abs().max() <= 2 * step < (full - empty).abs().max()
 
 
+class Doubled(nn.Module):
+    """`read` returns twice what `forward` has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, DIM))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.copy_(torch.tanh(x))
+        return self.kept + x
+
+    def read(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kept * 2
+
+
+def test_a_state_that_calibration_shows_only_at_its_first_value() -> None:
+    own, rows = Doubled().eval(), [torch.randn(1, DIM, generator=torch.Generator().manual_seed(i)) for i in range(12)]
+    methods = {"forward": (own, (rows[0],)), "read": (own.read, (rows[0],))}
+    wanted = 2 * torch.tanh(rows[11])
+    error = []
+    for calibration in (
+        {name: [rows] for name in methods},
+        [[(name, row) for row in rows for name in methods]],
+    ):
+        program = micronpu.compile(methods, target="imxrt700", calibration=calibration, quantization="int8")
+        found = {
+            name: [w.what for w in one.report.warnings if w.level == "warning"] for name, one in program.methods.items()
+        }
+        program.run(rows[11], method="forward")
+        error.append(float((program.run(rows[11], method="read") - wanted).abs().max()))
+        assert not found["forward"]
+        if isinstance(calibration, dict):
+            assert len(found["read"]) == 1 and "The state `kept`, which other methods write" in found["read"][0]
+        else:
+            assert not found["read"]
+    assert error[0] > 0.5 > 0.05 > error[1]
+
+
 def test_every_way_to_run_the_file(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:
     program = shared
     path = program.save(tmp_path / "both.pte")
