@@ -32,14 +32,14 @@ LINES = {
     "ops": 8_971,
     "partition": 3_639,
     "passes": 1_575,
-    "program": 2_545,
+    "program": 2_535,
     "quantize": 10_273,
     "recipes": 884,
     "report": 5_224,
     "runtime": 1_949,
     "targets": 17_465,
     "transforms": 3_002,
-    "upstream": 1_180,
+    "upstream": 1_174,
     "verify": 2_400,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
@@ -20,6 +20,7 @@ from micronpu.program.pte import (
     TensorValue,
     graph_output_bytes,
     opened,
+    place_of,
     plan_of,
     read_pte,
     recorded_size,
@@ -28,11 +29,9 @@ from micronpu.program.pte import (
 )
 from micronpu.upstream.pte import (
     CONTENT,
-    AllocationDetails,
     BackendDelegate,
     Chain,
     CompileSpec,
-    DataSegment,
     EValue,
     ExecutionPlan,
     ExtraTensorInfo,
@@ -47,10 +46,13 @@ from micronpu.upstream.pte import (
     SubsegmentOffsets,
     Tensor,
     TensorDataLocation,
-    offset_of,
     operators_of,
+    segments_of,
 )
 
+_KINDS = frozenset(KernelTypes)
+_NUMBERS = {KernelTypes.INT: "<q", KernelTypes.BOOL: "<B", KernelTypes.DOUBLE: "<d"}
+_ITEMS = {KernelTypes.INT_LIST: "<q", KernelTypes.TENSOR_LIST: "<i", KernelTypes.OPTIONAL_TENSOR_LIST: "<i"}
 _CONTROL = {"MoveCall": MoveCall, "JumpFalseCall": JumpFalseCall, "FreeCall": FreeCall}
 _SIZE, _ADD, _EQUAL, _SUBTRACT = (
     "aten::sym_size.int",
@@ -67,7 +69,7 @@ class PlanValue:
     """A value of the plan.
 
     Attributes:
-        kind: title of one of `micronpu.upstream.pte.KernelTypes`, or "None".
+        kind: title of one of `micronpu.upstream.pte.KernelTypes`.
         tensor: of a tensor.
         number: of an Int, Bool or Double.
         length: elements of a list, characters of a string.
@@ -170,38 +172,39 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     with whole(name):
         program, _, base, _ = opened(data, name)
         payloads = [bytes(payload) for payload in summary.methods[method].payloads]
-        found = _plan(plan_of(program, method), payloads, _Variables(data, program, base))
+        found = _plan(data, plan_of(program, method), payloads, Stored(program, base))
         return replace(found, named_data=bool(program.offset(Program.NAMED_DATA))), summary
 
 
-class _Variables:
-    """Initial values of tensors that persist across calls."""
+class Stored:
+    """Data of tensors in segments: a list in the program names a segment, and the start of each tensor's data in it."""
 
-    def __init__(self, data: bytes, program: flatbuffer.Table, base: int) -> None:
-        self._data, self._program, self._base = data, program, base
+    def __init__(self, program: flatbuffer.Table, base: int) -> None:
+        self._program, self._base, self._segments = program, base, segments_of(program)
         self._offsets: dict[int, tuple[int, ...]] = {}
 
-    def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
-        """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
+    def variables(self, extra: flatbuffer.Table | None, where: str) -> flatbuffer.Table:
+        """Return the list that has the initial data of a tensor that persists across calls."""
         groups = self._program.vector(Program.MUTABLE_DATA_SEGMENTS)
         number = extra.integer(ExtraTensorInfo.MUTABLE_DATA_SEGMENTS_IDX, "<Q") if extra is not None else 0
-        if number >= groups.length:
-            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
-        group = groups.table(number)
-        if number not in self._offsets:  # every variable has its own entry in the list
-            self._offsets[number] = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
-        offsets = self._offsets[number]
-        segments = self._program.vector(Program.SEGMENTS)
-        if index >= len(offsets) or group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I") >= segments.length:
-            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
-        segment = segments.table(group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I"))
-        start = self._base + segment.integer(DataSegment.OFFSET, "<Q") + offsets[index]
-        if start + size > len(self._data):
-            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
-        return self._data[start : start + size]
+        flatbuffer.need(number < groups.length, f"{where} has initial data that are not there")
+        return groups.table(number)
+
+    def place(self, group: flatbuffer.Table, index: int, size: int, where: str) -> int:
+        """Return the first byte in the file of the data of a tensor of ``size`` bytes."""
+        if group.position not in self._offsets:  # every tensor has its own entry in the list
+            self._offsets[group.position] = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        offsets, segment = self._offsets[group.position], group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I")
+        flatbuffer.need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
+        count = len(self._segments)
+        flatbuffer.need(segment < count, f"{where} is in segment {segment} of {count}")
+        start, length = self._segments[segment]
+        room = length - offsets[index]
+        flatbuffer.need(size <= room, f"{where} has {size} bytes, but its constant {room}")
+        return self._base + start + offsets[index]
 
 
-def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
+def _plan(data: bytes, plan: flatbuffer.Table, payloads: list[bytes], stored: Stored) -> Plan:
     operators = operators_of(plan)
     delegates = tuple(
         Delegate(d.string(BackendDelegate.ID), payload, _specs(d))
@@ -210,7 +213,7 @@ def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) 
     chains = tuple(calls_of(chain, operators) for chain in plan.vector(ExecutionPlan.CHAINS).tables())
     found = Plan(
         name=plan.string(ExecutionPlan.NAME),
-        values=tuple(_value(v, variables) for v in plan.vector(ExecutionPlan.VALUES).tables()),
+        values=tuple(_value(data, i, v, stored) for i, v in enumerate(plan.vector(ExecutionPlan.VALUES).tables())),
         inputs=plan.vector(ExecutionPlan.INPUTS).integers(),
         outputs=plan.vector(ExecutionPlan.OUTPUTS).integers(),
         delegates=delegates,
@@ -233,9 +236,9 @@ def _bytes(vector: flatbuffer.Vector) -> bytes:
     return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
-@functools.cache  # programs have thousands of values, and a number is a byte
-def _title(union: type[KernelTypes] | type[InstructionArguments], number: int) -> str:
-    return next((kind.title for kind in union if kind == number), "None")
+@functools.cache  # programs have thousands of instructions, and a number is a byte
+def _title(number: int) -> str:
+    return next((kind.title for kind in InstructionArguments if kind == number), "None")
 
 
 def calls_of(chain: flatbuffer.Table, operators: Sequence[str]) -> tuple[PlanCall, ...]:
@@ -248,7 +251,7 @@ def calls_of(chain: flatbuffer.Table, operators: Sequence[str]) -> tuple[PlanCal
 
 
 def _call(place: int, instruction: flatbuffer.Table, operators: Sequence[str]) -> PlanCall:
-    kind = _title(InstructionArguments, instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"))
+    kind = _title(instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"))
     body = instruction.table(Instruction.INSTR_ARGS)
     if body is None or kind == "None":
         return PlanCall("None")
@@ -261,36 +264,62 @@ def _call(place: int, instruction: flatbuffer.Table, operators: Sequence[str]) -
     return PlanCall(kind, operator=operators[number], arguments=arguments)
 
 
-def _value(value: flatbuffer.Table, variables: _Variables) -> PlanValue:
-    kind, body = _title(KernelTypes, value.integer(EValue.VAL_TYPE, "<B")), value.table(EValue.VAL)
+def value_of(number: int, value: flatbuffer.Table) -> tuple[KernelTypes, Any]:
+    """Return the kind and the content of a value, which is damaged if it has none.
+
+    The content is the table of a tensor, a number, or the items of a list of tensors or integers; of a text or another
+    list it is the length.
+
+    Args:
+        number: of the value, for messages.
+
+    Raises:
+        CorruptFlatbufferError: the runtime would read what is not there.
+    """
+    kind, body, where = value.integer(EValue.VAL_TYPE, "<B"), value.table(EValue.VAL), f"value {number}"
+    if kind in (0, KernelTypes.NULL):
+        return KernelTypes.NULL, None
+    flatbuffer.need(kind in _KINDS, f"{where} has the unknown kind {kind}")
+    kind = KernelTypes(kind)
     if body is None:
-        return PlanValue(kind)
-    if kind == "Tensor":
-        return _tensor(body, variables)
-    if kind == "Int":
-        return PlanValue(kind, number=body.integer(CONTENT, "<q"))
-    if kind == "Bool":
-        return PlanValue(kind, number=body.integer(CONTENT, "<B"))
-    if kind == "Double":
-        bits = body.integer(CONTENT, "<q")
-        return PlanValue(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
-    items = body.vector(CONTENT).integers() if kind in ("TensorList", "OptionalTensorList") else ()
-    return PlanValue(kind, length=body.vector(CONTENT).length, items=items)
+        raise flatbuffer.CorruptFlatbufferError(f"{where} is empty")
+    if kind is KernelTypes.TENSOR:
+        return kind, body
+    if kind in _NUMBERS:
+        return kind, body.integer(CONTENT, _NUMBERS[kind])
+    flatbuffer.need(body.offset(CONTENT), f"{where}, a {kind}, has no content")
+    items = body.vector(CONTENT)
+    if kind in _ITEMS:
+        return kind, items.integers(_ITEMS[kind])
+    flatbuffer.need(items.fits(8 if kind is KernelTypes.DOUBLE_LIST else 1), f"{where}, a {kind}, leaves the file")
+    return kind, items.length
 
 
-def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
+def _value(data: bytes, number: int, value: flatbuffer.Table, stored: Stored) -> PlanValue:
+    kind, content = value_of(number, value)
+    if kind is KernelTypes.TENSOR:
+        return _tensor(data, content, stored, f"value {number}")
+    if kind in _NUMBERS or content is None:
+        return PlanValue(kind.title, number=content)
+    is_listed = kind in _ITEMS
+    items = content if is_listed and kind is not KernelTypes.INT_LIST else ()
+    return PlanValue(kind.title, length=len(content) if is_listed else content, items=items)
+
+
+def _tensor(data: bytes, body: flatbuffer.Table, stored: Stored, where: str) -> PlanValue:
     tensor = tensor_of(body)
-    place, extra = body.table(Tensor.ALLOCATION_INFO), body.table(Tensor.EXTRA_TENSOR_INFO)
+    place, extra = place_of(body), body.table(Tensor.EXTRA_TENSOR_INFO)
     index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
-        initial = variables.bytes_of(extra, index, tensor.bytes)
+        start = stored.place(stored.variables(extra, where), index, tensor.bytes, where)
+        initial = data[start : start + tensor.bytes]
     is_elsewhere = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
     return PlanValue(
         "Tensor",
         tensor=tensor,
         external=is_elsewhere and place is None,
-        planned=place.integer(AllocationDetails.MEMORY_ID, "<I") if place is not None else 0,
-        offset=offset_of(place) if place is not None else 0,
+        planned=place[0] if place is not None else 0,
+        offset=place[1] if place is not None else 0,
         initial=initial,
     )
 

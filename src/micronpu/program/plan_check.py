@@ -15,11 +15,9 @@ from typing import Any
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 from micronpu.program.operators import VIEW, Signature, signature_of
-from micronpu.program.plan import ChainLoop, PlanCall, calls_of, loops_of
-from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, opened
+from micronpu.program.plan import ChainLoop, PlanCall, Stored, calls_of, loops_of, value_of
+from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, TensorValue, opened, place_of, tensor_of
 from micronpu.upstream.pte import (
-    CONTENT,
-    AllocationDetails,
     BackendDelegate,
     BackendDelegateDataReference,
     BackendDelegateInlineData,
@@ -27,22 +25,18 @@ from micronpu.upstream.pte import (
     Chain,
     CompileSpec,
     DataLocation,
-    EValue,
     ExecutionPlan,
     ExtraTensorInfo,
     Operator,
     Program,
-    SubsegmentOffsets,
     Tensor,
     TensorDataLocation,
-    offset_of,
     operator_name,
     segments_of,
 )
 from micronpu.upstream.pte import KernelTypes as Kind
 
 _HINT = "copy the file again, or compile the model again"
-_KINDS = frozenset(Kind)
 _MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
 _MOST_MEMORY = 1 << 32  # more than any microcontroller's
 _SLACK = 1 << 16  # alignment overhead: largest buffer size minus what its tensors need
@@ -62,7 +56,7 @@ class _BadPlanError(Exception):
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _Tensor(TensorValue):
     """A tensor of the plan.
 
     Attributes:
@@ -70,8 +64,6 @@ class _Tensor:
         placed: it has memory before the method runs.
     """
 
-    dtype: str
-    shape: tuple[int, ...]
     constant: bool
     placed: bool
 
@@ -100,7 +92,7 @@ def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -
         program, _, base, _ = opened(data, name)
         plans = program.vector(Program.EXECUTION_PLAN).tables()
         (plan,) = [plan for plan in plans if plan.string(ExecutionPlan.NAME) == method]
-        _Plan(data, program, plan, base, external).check()
+        _Plan(program, plan, base, external).check()
     except ValueError as error:
         what = str(error) if isinstance(error, CorruptFlatbufferError) else "it has methods of the same name"
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {what}.", hint=_HINT) from error
@@ -113,15 +105,13 @@ def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -
 class _Plan:
     """One execution plan, read step by step; every step may raise."""
 
-    def __init__(self, data: bytes, program: Table, plan: Table, base: int, external: bool) -> None:
+    def __init__(self, program: Table, plan: Table, base: int, external: bool) -> None:
         self._external = external
-        self._data, self._program, self._plan, self._base = data, program, plan, base
-        self._segments = segments_of(program)
+        self._program, self._plan, self._stored = program, plan, Stored(program, base)
         self._buffers = plan.vector(ExecutionPlan.NON_CONST_BUFFER_SIZES).integers("<q")
         self._used = [0] * len(self._buffers)
         self._values: list[_Value] = []
         self._loops: dict[int, ChainLoop] = {}
-        self._offsets: dict[int, tuple[int, ...]] = {}
 
     def check(self) -> None:
         """Check everything, in the order in which the runtime reads it."""
@@ -151,91 +141,54 @@ class _Plan:
     # --- values ---
 
     def _value(self, number: int, table: Table) -> _Value:
-        where = f"value {number}"
-        kind, body = table.integer(EValue.VAL_TYPE, "<B"), table.table(EValue.VAL)
-        if kind in (0, Kind.NULL):
-            return _Value(Kind.NULL)
-        _need(kind in _KINDS, f"{where} has the unknown kind {kind}")
-        if body is None:
-            raise _BadPlanError(f"{where} is empty")
-        kind = Kind(kind)
-        if kind is Kind.TENSOR:
-            return _Value(kind, self._tensor(body, where))
-        if kind in (Kind.INT, Kind.BOOL, Kind.DOUBLE):
-            return _Value(kind, body.integer(CONTENT, {Kind.INT: "<q", Kind.BOOL: "<B", Kind.DOUBLE: "<d"}[kind]))
-        _need(body.offset(CONTENT), f"{where}, a {kind}, has no content")
-        items = body.vector(CONTENT)
-        width = {Kind.INT_LIST: "<q", Kind.TENSOR_LIST: "<i", Kind.OPTIONAL_TENSOR_LIST: "<i"}.get(kind)
-        if width is not None:
-            return _Value(kind, items.integers(width))
-        if kind is Kind.STRING:
-            return _Value(kind, body.string(CONTENT))
-        _need(items.fits(8 if kind is Kind.DOUBLE_LIST else 1), f"{where}, a {kind}, leaves the file")
-        return _Value(kind, items.length)
+        kind, content = value_of(number, table)
+        return _Value(kind, self._tensor(content, f"value {number}") if kind is Kind.TENSOR else content)
 
     def _tensor(self, table: Table, where: str) -> _Tensor:
-        scalar_type = table.integer(Tensor.SCALAR_TYPE, "<b")
-        _need(scalar_type in ELEMENT_TYPES, f"{where} is a tensor of the unknown type {scalar_type}")
-        dtype = ELEMENT_TYPES[scalar_type]
+        tensor = tensor_of(table)
+        dtype, shape = tensor.dtype, tensor.shape
+        _need(dtype in ELEMENT_BYTES, f"{where} is a tensor of the unknown type {tensor.scalar_type}")
         _need(table.integer(Tensor.STORAGE_OFFSET) == 0, f"{where} is a tensor that begins inside its memory")
         is_whole = table.offset(Tensor.SIZES) and table.offset(Tensor.DIM_ORDER)
         _need(is_whole, f"{where} is a tensor without sizes or order of axes")
-        shape, order = table.vector(Tensor.SIZES).integers(), table.vector(Tensor.DIM_ORDER).integers("<B")
         _need(len(shape) <= _MOST_AXES, f"{where} is a tensor of {len(shape)} axes")
         _need(all(n >= 0 for n in shape), f"{where} is a tensor of the shape {list(shape)}")
-        _need(sorted(order) == list(range(len(shape))), f"{where} is a tensor with the order of axes {list(order)}")
         dynamism = table.integer(Tensor.SHAPE_DYNAMISM, "<b")
         _need(dynamism in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
         element = ELEMENT_BYTES[dtype]
-        size = math.prod(shape) * element
         # Products of some sizes overflow although one of them is 0.
         _need(math.prod(n for n in shape if n) * element <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
-        extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), table.table(Tensor.ALLOCATION_INFO)
+        extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), place_of(table)
         index = table.integer(Tensor.DATA_BUFFER_IDX, "<I")
         is_external = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
         allowed = self._external and place is None
         _need(allowed or not is_external, f"{where} is a tensor whose data is in another file")
         if index and not is_external:
-            self._check_data(index, size, element, extra, place is not None, where)
+            self._check_data(index, tensor.bytes, element, extra, place is not None, where)
         if place is not None:
-            self._check_place(place, size, element, where)
+            self._check_place(*place, tensor.bytes, element, where)
         is_constant = (bool(index) or is_external) and place is None
-        return _Tensor(dtype, shape, is_constant, is_constant or place is not None)
+        return _Tensor(**vars(tensor), constant=is_constant, placed=is_constant or place is not None)
 
     def _check_data(
         self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
     ) -> None:
         """Check that the data of a constant, or the initial data of a variable, is in the file."""
         inline = self._program.vector(Program.CONSTANT_BUFFER)
-        subsegment: Table | None = None
-        if is_variable:
-            variables = self._program.vector(Program.MUTABLE_DATA_SEGMENTS)
-            number = extra.integer(ExtraTensorInfo.MUTABLE_DATA_SEGMENTS_IDX, "<Q") if extra is not None else 0
-            _need(number < variables.length, f"{where} has initial data that are not there")
-            subsegment = variables.table(number)
-        elif not inline.length:
-            subsegment = self._program.table(Program.CONSTANT_SEGMENT)
-            _need(subsegment is not None, f"{where} is a constant that is not there")
-        if subsegment is None:
+        if is_variable:  # copied to its memory, whereas a constant is read in place
+            self._stored.place(self._stored.variables(extra, where), index, size, where)
+        elif inline.length:
             _need(index < inline.length, f"{where} is constant {index} of {inline.length}")
             data = inline.table(index).vector(Buffer.STORAGE)
             _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
-            return
-        segment = subsegment.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I")
-        if subsegment.position not in self._offsets:  # every constant has its own entry in the list
-            self._offsets[subsegment.position] = subsegment.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
-        offsets = self._offsets[subsegment.position]
-        _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
-        _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
-        start, length = self._segments[segment]
-        _need(offsets[index] + size <= length, f"{where} has {size} bytes, but its constant {length - offsets[index]}")
-        # Initial values of a variable are copied to its memory; a constant is read in place.
-        aligned = is_variable or (self._base + start + offsets[index]) % element == 0
-        _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
+        else:
+            constants = self._program.table(Program.CONSTANT_SEGMENT)
+            if constants is None:
+                raise _BadPlanError(f"{where} is a constant that is not there")
+            is_aligned = self._stored.place(constants, index, size, where) % element == 0
+            _need(is_aligned, f"{where} is a constant at an address that is no multiple of {element}")
 
-    def _check_place(self, place: Table, size: int, element: int, where: str) -> None:
-        memory = place.integer(AllocationDetails.MEMORY_ID, "<I")
-        offset = offset_of(place)
+    def _check_place(self, memory: int, offset: int, size: int, element: int, where: str) -> None:
         _need(0 < memory < len(self._buffers), f"{where} is in memory {memory}, which the plan does not have")
         end, most = offset + size, self._buffers[memory]
         _need(end <= most, f"{where} ends at byte {end} of {most} in memory {memory}")
@@ -295,7 +248,7 @@ class _Plan:
             location = reference.integer(BackendDelegateDataReference.LOCATION, "<b")
             index = reference.integer(BackendDelegateDataReference.INDEX, "<I")
             _need(location in tuple(DataLocation), f"{where} has its payload in the unknown place {location}")
-            count = inline.length if location == DataLocation.INLINE else len(self._segments)
+            count = inline.length if location == DataLocation.INLINE else len(segments_of(self._program))
             _need(index < count, f"{where} has payload {index} of {count}")
             if location == DataLocation.INLINE:
                 _need(inline.table(index).offset(BackendDelegateInlineData.DATA), f"{where} has an empty payload")

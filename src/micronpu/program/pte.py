@@ -34,7 +34,6 @@ from micronpu.upstream.pte import (
     NamedData,
     Program,
     Tensor,
-    offset_of,
     operators_of,
     segments_of,
 )
@@ -307,6 +306,16 @@ def tensor_of(body: flatbuffer.Table) -> TensorValue:
     return TensorValue(body.integer(Tensor.SCALAR_TYPE, "<b"), shape, dim_order, is_dynamic)
 
 
+def place_of(tensor: Table) -> tuple[int, int] | None:
+    """Return the number of the planned memory that holds a tensor, and its offset there; None if none does."""
+    place = tensor.table(Tensor.ALLOCATION_INFO)
+    if place is None:
+        return None
+    high = place.integer(AllocationDetails.MEMORY_OFFSET_HIGH, "<I")
+    offset = place.integer(AllocationDetails.MEMORY_OFFSET_LOW, "<I") | high << 32
+    return place.integer(AllocationDetails.MEMORY_ID, "<I"), offset
+
+
 def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     """The states by memory and offset."""
     # A tensor is identified by its buffer number or its memory offset; both hold a variable's initial value. A view has
@@ -315,9 +324,8 @@ def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     for value in values.tables():
         if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or (tensor := value.table(EValue.VAL)) is None:
             continue
-        place = tensor.table(Tensor.ALLOCATION_INFO)
-        if place is not None and tensor.integer(Tensor.DATA_BUFFER_IDX, "<I"):
-            found.setdefault((place.integer(AllocationDetails.MEMORY_ID, "<I"), offset_of(place)), tensor_of(tensor))
+        if tensor.integer(Tensor.DATA_BUFFER_IDX, "<I") and (place := place_of(tensor)) is not None:
+            found.setdefault(place, tensor_of(tensor))
     return found
 
 

@@ -232,7 +232,7 @@ def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, 
         inputs: of the reference.
     """
     record: Any = importlib.import_module("executorch.devtools.etrecord").ETRecord
-    return record(  # whatever the method's name, the Inspector reads the maps of this one alone
+    return record(  # the Inspector reads the maps of a method of this name alone
         edge_dialect_program=reference,
         _debug_handle_map={"forward": handles},
         _delegate_map={"forward": delegates},

@@ -248,12 +248,6 @@ def operators_of(plan: Table) -> list[str]:
     return [operator_name(operator) for operator in plan.vector(ExecutionPlan.OPERATORS).tables()]
 
 
-def offset_of(place: Table) -> int:
-    """Return the byte offset in the memory that an `AllocationDetails` names."""
-    high = place.integer(AllocationDetails.MEMORY_OFFSET_HIGH, "<I")
-    return place.integer(AllocationDetails.MEMORY_OFFSET_LOW, "<I") | high << 32
-
-
 def differences(text: str) -> list[str]:
     """Return differences between a schema and this module, such as ``KernelTypes.INT is 3``; additions are allowed."""
     given = parsed(text)
