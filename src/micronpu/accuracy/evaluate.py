@@ -21,6 +21,7 @@ from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import ONLY, CompiledProgram
+from micronpu.compiler.quantized import of_bound_method
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
 from micronpu.frontend.functional import without_taken_names
 from micronpu.program.io import ProgramIO, io_of
@@ -101,7 +102,7 @@ _UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be 
 @renamed(listener="callback")
 @exclusive()
 def evaluate(
-    model: nn.Module | ExportedProgram,
+    model: nn.Module | ExportedProgram | Callable[..., Any],
     data: Any,
     program: CompiledProgram | str | os.PathLike[str] | bytes,
     labels: Any = None,
@@ -116,7 +117,7 @@ def evaluate(
     """Compare a program with the float model it was compiled from, on any number of samples.
 
     Args:
-        model: the float model, in evaluation mode.
+        model: the float model, in evaluation mode; for a method that is a bound method of a module, that method.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
             tuples for several inputs. For a model with states, sequences of calls, ``[[x0, x1, ...], ...]``, as for
             calibration; each sequence starts with the initial states.
@@ -357,10 +358,9 @@ def checked_module(model: Any) -> Callable[..., Any]:
     if isinstance(model, ExportedProgram):
         module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
         return module
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"The model is a {type(model).__name__}.", hint="a float torch.nn.Module, or an exported program of one"
-        )
+    if not isinstance(model := of_bound_method(model), nn.Module):
+        what = f"The model is a {type(model).__name__}."
+        raise ModelError(what, hint="a float torch.nn.Module, or an exported program of one")
     check_evaluation_mode(model)
     check_parameters(model)
     return model

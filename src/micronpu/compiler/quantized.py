@@ -289,7 +289,7 @@ def opened_methods(methods: Methods, calibration: Any) -> tuple[Modules, Any]:
     for name, (model, examples) in methods.items():
         own = calibration.get(name) if isinstance(calibration, Mapping) else None
         with _named(name):
-            network, inputs, own = opened(_of_method(model), examples, own)
+            network, inputs, own = opened(of_bound_method(model), examples, own)
         found[name] = network, inputs
         if own is not None:
             calibration = {**calibration, name: own}
@@ -334,7 +334,7 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(f"Method `{name}`: {error.what}", hint=error.hint) from error
 
 
-def _of_method(model: Any) -> Any:
+def of_bound_method(model: Any) -> Any:
     """Return the module whose forward is a bound method; anything else unchanged.
 
     It is the user's module with another forward: its parameters, and the names of its buffers.

@@ -579,6 +579,15 @@ def test_data_and_metrics_by_method() -> None:
     assert all(report.accuracy.metric is not None for report in every.report.methods.values())
 
 
+def test_a_bound_method_is_evaluated() -> None:
+    own, rows = model(), [torch.randn(1, DIM, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    methods = {"clear": (own.clear, (rows[0],)), "peek": (own.peek, (rows[0],))}
+    calls = [[(name, row) for row in rows for name in methods]]
+    program = micronpu.compile(methods, target="imxrt700", calibration=calls, quantization="int8")
+    found = micronpu.evaluate(own.clear, [rows], program, method="clear")
+    assert found.program.against_float.sqnr > 30 and not own.keys.any()
+
+
 def test_seconds_are_of_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(None)
     monkeypatch.setattr(time, "perf_counter", map(float, itertools.count()).__next__)
