@@ -26,7 +26,7 @@ LINES = {
     "container": 706,
     "deploy": 2_964,
     "emit": 1_539,
-    "frontend": 6_821,
+    "frontend": 6_828,
     "host": 2_651,
     "ir": 1_918,
     "ops": 8_971,

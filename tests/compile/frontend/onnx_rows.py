@@ -67,6 +67,8 @@ ROWS = [
     Row("Mish", [(2, 5)], opset=18),
     Row("Gelu", [(2, 5)], {"approximate": "tanh"}, 20),
     Row("Clip", [(2, 5), np.array(-0.5, np.float32), None]),
+    Row("Clip", [(2, 5), (), np.array(0.5, np.float32)]),
+    Row("Clip", [(2, 5), None, ()]),
     Row("Clip", [(2, 5), np.array(0, np.float32), np.array(6, np.float32)]),
     Row("PRelu", [_X, f(6, 1, 1)]),
     Row("Softmax", [(2, 3, 4)]),

@@ -149,12 +149,19 @@ def _cumulative_sum(node: OnnxNode) -> None:
 
 @lowering("Clip")
 def _clip(node: OnnxNode) -> None:
-    low, high = (node.constant(i) for i in (1, 2))
-    bounds = [None if v is None else float(v) for v in (low, high)]
-    if bounds == [0.0, 6.0]:
-        node.emit(functional.relu6, [node.operand(0)])
-    else:
-        node.emit(partial(torch.clamp, min=bounds[0], max=bounds[1]), [node.operand(0)])
+    given = {at: node.operand(i) for i, at in ((1, torch.maximum), (2, torch.minimum)) if node.has(i)}
+    if all(isinstance(bound, torch.Tensor) for bound in given.values()):
+        low, high = (float(given[at]) if at in given else None for at in (torch.maximum, torch.minimum))
+        clamp = functional.relu6 if (low, high) == (0.0, 6.0) else partial(torch.clamp, min=low, max=high)
+        node.emit(clamp, [node.operand(0)])
+    else:  # computed, such as 80 dB below the largest value of a spectrum
+
+        def clipped(x: torch.Tensor, *bounds: torch.Tensor) -> torch.Tensor:
+            for at, bound in zip(given, bounds, strict=True):
+                x = at(x, bound)
+            return x
+
+        node.emit(clipped, [node.operand(0), *given.values()])
 
 
 @lowering("Cast", "CastLike")
