@@ -259,7 +259,7 @@ def _end(prepared: GraphModule) -> None:
         if isinstance(module, RangeObserver):
             module.is_calibrated = True
         if isinstance(module, PartObserver):
-            module.follow()
+            module.copy_extremes()
     settle_concat_groups(prepared)
 
 

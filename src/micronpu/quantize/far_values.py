@@ -136,7 +136,7 @@ class FarValues:
         for node in module.graph.find_nodes(op="call_module"):
             observer = module.get_submodule(str(node.target))
             if isinstance(observer, RangeObserver):
-                whole = observer.whole if isinstance(observer, PartObserver) else observer
+                whole = observer.group if isinstance(observer, PartObserver) else observer
                 found = self._by_observer.setdefault(whole, _Range(whole))
                 found.observed.add(node)
                 observers[observer] = ranges[node] = found
@@ -186,12 +186,9 @@ class FarValues:
 
 def _are_same(found: list[Any], wanted: list[Any]) -> bool:
     """True if all results of a call are the same, but for weights of far values that are almost zero."""
-    for x, y in zip(*(map(_with_numbers, values) for values in (found, wanted)), strict=True):
+    for pair in zip(found, wanted, strict=True):
+        x, y = (value.double() if value.dtype == torch.bool else value for value in pair)
         least = min(1.0, float(y.abs().max())) if y.numel() else 1.0
         if not torch.allclose(x, y, rtol=SAME_VALUES, atol=SAME_WEIGHTS * least, equal_nan=True):
             return False
     return True
-
-
-def _with_numbers(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.dtype == torch.bool else x

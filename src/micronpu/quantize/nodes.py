@@ -52,12 +52,6 @@ def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
     return facts.line_of(name, arguments(node), functools.partial(number, model)) if name else None
 
 
-def is_singular(node: Node) -> bool:
-    """Return whether a node, or its gradient, has a singularity at 0."""
-    name = overload_name(node)
-    return bool(name) and facts.is_singular(name, arguments(node))
-
-
 def rule_of(node: Node, entry: AtenImport) -> QuantizationRule:
     """Return the annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
@@ -125,7 +119,7 @@ class _NodeValue(Value):
         self.is_kept_or_zero = KEPT_OR_ZERO.of(node) == node.name
         self.sign_counts = SIGN_COUNTS.of(node) == node.name
         given_to, rule = QPARAMS.of(node)
-        self.given = rule if given_to == node.name else None
+        self.rewrite_rule = rule if given_to == node.name else None
 
     def link(self, model: GraphModule, of: Mapping[Any, Value]) -> None:
         """Look up the values that are read, and those that read this one."""

@@ -98,7 +98,7 @@ class _Inserter:
             (source,) = source.all_input_nodes
         observer = self._observers.get((source, node))
         known = self._observers.get(source)
-        if observer is None or observer is known or (isinstance(known, PartObserver) and known.whole is observer):
+        if observer is None or observer is known or (isinstance(known, PartObserver) and known.group is observer):
             return argument
         for user in argument.users:
             if self._modules.get(user) is observer:
@@ -275,7 +275,7 @@ def settle_concat_groups(prepared: GraphModule) -> None:
         if isinstance(module := observer_of(prepared, node), PartObserver):
             parts.setdefault(module, []).append(node)
     for part, nodes in parts.items():
-        kept: nn.Module = part.own if part.is_fine else part.whole
+        kept: nn.Module = part.own if part.is_fine else part.group
         for name in {str(node.target) for node in nodes}:
             setattr(prepared, name, kept)
         if kept is part.own:
@@ -306,7 +306,7 @@ def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Nod
         assert isinstance(value, Node)
         readers = [user for user in seen.users if (value.name, user.name) in part.edges]
         for reader in readers:
-            prepared.add_module(name := free_name(prepared, "joint"), part.whole)
+            prepared.add_module(name := free_name(prepared, "joint"), part.group)
             with prepared.graph.inserting_after(seen):
                 made = prepared.graph.call_module(name, (seen,))
             reader.replace_input_with(seen, made)

@@ -36,11 +36,11 @@ from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
 from micronpu.frontend.tensors import attribute, copied, evaluate, free_name, is_constant
 from micronpu.ops.convolution import BY_AXES, TRANSPOSED
-from micronpu.ops.facts import LAYERS
+from micronpu.ops.facts import LAYERS, is_singular
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.nodes import folded_batch_norm, is_singular, moves, power_of, set_parameters
+from micronpu.quantize.nodes import folded_batch_norm, moves, power_of, set_parameters
 from micronpu.quantize.observers import MovingAverageObserver
 from micronpu.quantize.post_training import add_buffer
 from micronpu.quantize.pt2e import (
@@ -300,7 +300,8 @@ def bounded(model: GraphModule) -> Iterator[None]:
 
     The program computes the value at 0 by a table; a training step would get infinity or NaN, in the range or gradient.
     """
-    exact = {node: node.target for node in model.graph.nodes if is_singular(node)}
+    calls = {node: arguments(node) for node in model.graph.nodes if overload_name(node)}
+    exact = {node: node.target for node, given in calls.items() if is_singular(overload_name(node), given)}
     for node, function in exact.items():
         node.target = _away_from_zero(function, _observer_of(model, node.args[0]), _is_of_positive(node))
     if exact:

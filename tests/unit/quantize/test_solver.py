@@ -23,7 +23,7 @@ from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.solver.groups import PartObserver, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
-from micronpu.quantize.solver.requirements import given, requirements
+from micronpu.quantize.solver.requirements import known_rule, requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.specs import SharedQuantizationSpec
 
@@ -253,13 +253,13 @@ def test_a_state_of_two_types() -> None:
 )
 def test_a_sum_of_masks_is_a_mask(addend: Any, wanted: bool) -> None:
     t = Table()
-    mask = t.op("mask", t.input(), given=HIDDEN)
+    mask = t.op("mask", t.input(), rewrite_rule=HIDDEN)
     total = t.op("sum", mask, t.constant("c", addend), form=Form.SUM)
-    assert (given(t.op("view", total, rule=MOVE, moves=True)) == HIDDEN) is wanted
+    assert (known_rule(t.op("view", total, rule=MOVE, moves=True)) == HIDDEN) is wanted
 
 
 def masked(t: Table) -> tuple[Values, Value]:
-    mask = t.op("mask", t.input("m"), given=HIDDEN)
+    mask = t.op("mask", t.input("m"), rewrite_rule=HIDDEN)
     scores = t.op("scores", t.op("products", t.input()), mask, form=Form.SUM)
     return t.end(t.op("y", scores, rule=FIXED, softmax_axis=1)), scores
 
@@ -401,7 +401,7 @@ def test_an_operand_with_another_reader_may_have_its_own_qparams() -> None:
     values = joined_twice(t, "other")
     places = observers_of(requirements(values, lambda value: INT8, WIDE))
     part, whole = places[t.by_name["small"]], places[t.by_name["large"]]
-    assert isinstance(part, PartObserver) and part.whole is whole
+    assert isinstance(part, PartObserver) and part.group is whole
     part(torch.tensor([0.0, 1.0]))
     whole(torch.tensor([0.0, 2.0]))
     assert not part.is_fine  # half as large: a requantize would cost more than the bit

@@ -18,7 +18,7 @@ import torch
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import FinerObserver, is_average, observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver, Thresholds
-from micronpu.quantize.solver.values import Place, Value
+from micronpu.quantize.solver.values import Edge, Place, Value
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import FINER_OPERAND
 
@@ -38,19 +38,18 @@ def observers_of(notes: Mapping[Value, QuantizationAnnotation]) -> Observers:
     observers: Observers = {}
     by_group: Observers = {}
     edges = concat_places(notes)
-    wholes = {groups[place]: s for place, s in specs.items() if place in edges and isinstance(s, QuantizationSpec)}
+    group_specs = {groups[place]: s for place, s in specs.items() if place in edges and isinstance(s, QuantizationSpec)}
     for place, spec in specs.items():
         if groups[place] not in by_group:
             is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS
-            by_group[groups[place]] = _observer(wholes.get(groups[place], spec) if is_of_one else spec, observers)
+            own = group_specs.get(groups[place], spec) if is_of_one else spec
+            by_group[groups[place]] = (
+                observers[own.edge_or_node] if isinstance(own, SharedQuantizationSpec) else observer_for(own)
+            )
         observers[place] = by_group[groups[place]]
     if edges:
         _observe_parts(observers, specs, _groups(specs, edges), edges)
     return observers
-
-
-def _observer(spec: Spec, observers: Observers) -> Observer:
-    return observers[spec.edge_or_node] if isinstance(spec, SharedQuantizationSpec) else observer_for(spec)
 
 
 def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
@@ -115,29 +114,29 @@ class PartObserver(RangeObserver):
 
     Args:
         own: observer of the part alone.
-        whole: observer of the group.
+        group: observer of the group.
         edges: names of (value, reader) where the part is joined.
         fed: the observers that learn from the values.
-        follows: for a part without other readers, the parts made of it: it keeps its own qparams if one of them does.
+        parts: for a part without other readers, the parts made of it: it keeps its own qparams if one of them does.
     """
 
     def __init__(
         self,
         own: RangeObserver,
-        whole: RangeObserver,
+        group: RangeObserver,
         edges: tuple[tuple[str, str], ...] = (),
         *,
         fed: tuple[RangeObserver, ...] | None = None,
-        follows: tuple[PartObserver, ...] = (),
+        parts: tuple[PartObserver, ...] = (),
     ) -> None:
-        super().__init__(whole.dtype, whole.quant_min, whole.quant_max, whole.qscheme)
-        self.own, self.whole = own, whole
+        super().__init__(group.dtype, group.quant_min, group.quant_max, group.qscheme)
+        self.own, self.group = own, group
         self.edges = edges
-        self.fed, self.follows = (own, whole) if fed is None else fed, follows
+        self.fed, self.parts = (own, group) if fed is None else fed, parts
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
         self.own.add_thresholds(thresholds)
-        self.whole.add_thresholds(thresholds)
+        self.group.add_thresholds(thresholds)
 
     def learners(self) -> tuple[RangeObserver, ...]:
         return self.fed
@@ -145,22 +144,22 @@ class PartObserver(RangeObserver):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for observer in self.fed:
             observer.forward(x)
-        self.follow()
+        self.copy_extremes()
         return x
 
-    def follow(self) -> None:
+    def copy_extremes(self) -> None:
         """Take over the part's own extremes, which singularities read."""
         self.min_val, self.max_val = self.own.min_val, self.own.max_val
 
     @property
     def is_fine(self) -> bool:
         """True if its own scale is at least `FINER_OPERAND` times smaller than the group's."""
-        if self.own.is_empty or self.whole.is_empty or (self.follows and not any(p.is_fine for p in self.follows)):
+        if self.own.is_empty or self.group.is_empty or (self.parts and not any(p.is_fine for p in self.parts)):
             return False
-        return FINER_OPERAND * float(self.own.calculate_qparams()[0]) <= float(self.whole.calculate_qparams()[0])
+        return FINER_OPERAND * float(self.own.calculate_qparams()[0]) <= float(self.group.calculate_qparams()[0])
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return (self.own if self.is_fine else self.whole).calculate_qparams()
+        return (self.own if self.is_fine else self.group).calculate_qparams()
 
 
 def concat_places(notes: Mapping[Any, QuantizationAnnotation]) -> set[Any]:
@@ -189,7 +188,7 @@ def concat_results(notes: Mapping[Any, QuantizationAnnotation]) -> dict[Any, Qua
 
 
 def _observe_parts(
-    observers: Observers, specs: Mapping[Place, Spec], apart: Mapping[Place, Place], group_edges: Set[Place]
+    observers: Observers, specs: Mapping[Place, Spec], apart: Mapping[Place, Place], group_edges: Set[Edge]
 ) -> None:
     """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
@@ -205,58 +204,53 @@ def _observe_parts(
     groups: dict[Place, list[Place]] = {}
     for place, first in apart.items():
         groups.setdefault(first, []).append(place)
-    wholes = {id(observers[edge]): observers[edge] for edge in group_edges}
+    group_observers = {id(observers[edge]): observers[edge] for edge in group_edges}
     results = Counter(id(observers[first]) for first in {apart[edge] for edge in group_edges})
-    only_concat: list[tuple[list[Place], list[Place]]] = []
+    only_concat: list[tuple[list[Place], list[Edge]]] = []
     for places in groups.values():
-        whole = observers[places[0]]
+        group = observers[places[0]]
         values = [place for place in places if isinstance(place, Value)]
-        may_part = isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
-        if id(whole) not in wholes or not may_part or not all(observers[p] is whole for p in places):
+        may_part = isinstance(group, RangeObserver) and not isinstance(group, FinerObserver) and not is_average(group)
+        if id(group) not in group_observers or not may_part or not all(observers[p] is group for p in places):
             continue
-        edges: list[Place] = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
+        edges = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
         is_read_alone = any((v, user) not in group_edges and user not in places for v in values for user in v.readers)
+        are_several = results[id(group)] > 1 or any(value.is_one_of for value in values)
         if edges and is_read_alone:
             _part(observers, specs, places, edges)
         elif edges:
             only_concat.append((places, edges))
-        elif not group_edges.isdisjoint(places) and (
-            results[id(whole)] > 1 or any(value.is_one_of for value in values)
-        ):
+        elif are_several and not group_edges.isdisjoint(places):
             _part(observers, specs, places, edges)
     for places, edges in reversed(only_concat):
         # Only the concatenation reads it, which may itself be a part with a smaller scale than the group.
         made = list(dict.fromkeys(observers[edge] for edge in edges))
-        if len(made) > 1 or any(edge[1].is_one_of for edge in edges if isinstance(edge, tuple)):
+        if len(made) > 1 or any(reader.is_one_of for _, reader in edges):
             _part(observers, specs, places, edges, tuple(part for part in made if isinstance(part, PartObserver)))
         else:
             observers.update(dict.fromkeys(places, made.pop()))
     for edge in group_edges:
-        part = observers[edge]
-        if (
-            isinstance(edge, tuple)
-            and isinstance(part, PartObserver)
-            and (before := observers.get(edge[0])) is not part
-        ):
+        part, before = observers[edge], observers.get(edge[0])
+        if isinstance(part, PartObserver) and before is not part:
             # The result passes values to the part; the operand already passes them to the group if it shares its
             # qparams.
-            is_fed = before is part.whole or (isinstance(before, PartObserver) and before.whole is part.whole)
-            observers[edge] = PartObserver(part.own, part.whole, fed=() if is_fed else (part.whole,))
+            is_fed = before is part.group or (isinstance(before, PartObserver) and before.group is part.group)
+            observers[edge] = PartObserver(part.own, part.group, fed=() if is_fed else (part.group,))
 
 
 def _part(
     observers: Observers,
     specs: Mapping[Place, Spec],
     places: Collection[Place],
-    edges: Collection[Place],
-    follows: tuple[PartObserver, ...] = (),
+    edges: Collection[Edge],
+    parts: tuple[PartObserver, ...] = (),
 ) -> None:
     """Observe a group of places separately, in place, if calibration finds its qparams."""
     learnt = [spec for spec in map(specs.get, places) if isinstance(spec, QuantizationSpec)]
-    whole = observers[next(iter(places))]
+    group = observers[next(iter(places))]
     if learnt:  # special ones, as of averages, first
         own = observer_for(min(learnt, key=lambda spec: spec.observer not in OF_RESULTS))
-        assert isinstance(own, RangeObserver) and isinstance(whole, RangeObserver)
-        names = tuple((edge[0].name, edge[1].name) for edge in edges if isinstance(edge, tuple))
-        part = PartObserver(own, whole, names, follows=follows)
+        assert isinstance(own, RangeObserver) and isinstance(group, RangeObserver)
+        names = tuple((operand.name, reader.name) for operand, reader in edges)
+        part = PartObserver(own, group, names, parts=parts)
         observers.update(dict.fromkeys(places, part))

@@ -23,7 +23,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -73,10 +73,9 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
             _set_thresholds(places, value, _AT_ZERO)
         observer.is_whole |= is_alone and value.is_whole
         if is_alone and (found := _singular(value)) is not None:
-            near_zero, reader, factor, is_log = found
-            operand = _observer_of_edge(places, near_zero, reader)
+            operand = _observer_of_edge(places, found.operand, found.reader)
             if isinstance(operand, RangeObserver) and operand is not observer:
-                observer.singularity = Singularity(operand, factor, is_log)
+                observer.singularity = Singularity(operand, found.factor, found.is_log)
 
 
 def _observer_of_edge(places: Places, operand: Value, reader: Value) -> Any:
@@ -91,8 +90,8 @@ def _observe_operands(places: Places) -> None:
             continue
         if value.rule is not None and value.rule.finer is not None:
             of = _observer_of_edge(places, value.operands[0], value)
-            both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole
-            observer.observe_operand(of.own if both else of)  # which then passes values to the whole once
+            both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.group is seen.group
+            observer.observe_operand(of.own if both else of)  # which then passes values to the group once
 
 
 # ---------------------------------------------------------------- jumps
@@ -194,21 +193,30 @@ class Singularity:
         return (end, math.inf) if self.factor > 0 else (-math.inf, end)
 
 
-def _singular(value: Value) -> tuple[Value, Value, float, bool] | None:
-    """Return (z, its reader, c, True for the logarithm) of c * log(z) or z ** c with a singularity at 0, or None."""
+class _Singular(NamedTuple):
+    """A value z ** factor, or factor * log(z), of an operand z that a reader computes it from."""
+
+    operand: Value
+    reader: Value
+    factor: float
+    is_log: bool = False
+
+
+def _singular(value: Value) -> _Singular | None:
+    """Return the power or logarithm with a singularity at 0 that a value is, or None."""
     before = value.first
     if before is None:
         return None
     if value.power is not None:
-        return (before, value, value.power, False) if value.power < 0 else None
+        return _Singular(before, value, value.power) if value.power < 0 else None
     if value.form is Form.LOGARITHM:
-        return (before, value, 1.0, True) if all(map(_inverse_factor, value.readers)) else None
+        return _Singular(before, value, 1.0, is_log=True) if all(map(_inverse_factor, value.readers)) else None
     if factor := _inverse_factor(value):
         of = _singular(before) if before.form is Form.LOGARITHM else None
-        return (of[0], of[1], factor, True) if of is not None else None
+        return of._replace(factor=factor) if of is not None else None
     if value.form is Form.EXPONENTIAL:  # of c * log(z), which is a power of z
         of = _singular(before)
-        return (of[0], of[1], of[2], False) if of is not None and of[3] and of[2] < 0 else None
+        return of._replace(is_log=False) if of is not None and of.is_log and of.factor < 0 else None
     return None
 
 
@@ -240,37 +248,36 @@ def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
         observer = _observer_of_edge(places, value.operands[0], value)
         if observer is None or is_fixed(observer) or observer in lifted:
             continue
-        found = {score: _rows(score) for score in groups[observer]}
+        found = {score: _row_axes(score) for score in groups[observer]}
         if not all(found.values()):
             continue
-        rows = [(score.shape or (), axes) for score, axes in found.items()]
+        along: dict[int | None, list[tuple[Any, ...]]] = {}
+        for score, axes in found.items():
+            for axis in axes:
+                along.setdefault(axis, []).append(score.shape or ())
         may_hide = any(_hides(score) for score in found) and is_observer(observer)
         keeps = may_hide and not is_average(observer)
-        observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
+        observer.register_forward_pre_hook(functools.partial(_lifted, along=along, also_floor=keeps))
         lifted.add(observer)
 
 
 def _lifted(
-    observer: nn.Module,
-    given: tuple[Any, ...],
-    *,
-    rows: Sequence[tuple[tuple[Any, ...], frozenset[int | None]]],
-    also_floor: bool,
+    observer: nn.Module, inputs: tuple[Any, ...], *, along: Mapping[int | None, Sequence[Any]], also_floor: bool
 ) -> tuple[Any, ...]:
     """Return scores, with masked ones lifted to `MASKED_FLOOR` below the lowest of the others.
 
     Masked are scores `SCORE_REACH` below the largest of their row, and rows that are completely masked.
 
     Args:
-        rows: shapes of scores with the axes along which softmaxes read them; None for rows along none.
+        along: shapes of the scores that softmaxes read along an axis; None for rows along none.
         also_floor: also observe the floor: later inputs may have masked keys even if these have none.
     """
-    x, *others = given
+    x, *others = inputs
     if not x.numel():
-        return given
+        return inputs
     data = x.detach()
     counts, number = torch.zeros_like(data, dtype=torch.bool), 0
-    axes = {axis for shape, axes in rows for axis in axes if _is_of_shape(x, shape)}
+    axes = {axis for axis, shapes in along.items() if any(_is_of_shape(x, shape) for shape in shapes)}
     for axis in sorted(axes or {None}, key=str):
         if axis is None:
             top, near = data.amax(), data > MASKED / 2
@@ -280,16 +287,16 @@ def _lifted(
         counts, number = counts | near, max(number, top.numel())
     shown = data[counts]
     if not shown.numel():
-        return given
+        return inputs
     floor = shown.min() - MASKED_FLOOR
     if also_floor:
         observer.forward(floor.expand(number))
     return x.clamp(min=float(floor)), *others
 
 
-def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
-    return given[0].clamp(min=-MASKED_FLOOR), *given[1:]
+    return inputs[0].clamp(min=-MASKED_FLOOR), *inputs[1:]
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
@@ -298,7 +305,7 @@ def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
     return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))
 
 
-def _rows(value: Value) -> frozenset[int | None]:
+def _row_axes(value: Value) -> frozenset[int | None]:
     """Return the axes along which softmaxes read a value, possibly moved; empty if it has other readers.
 
     None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
@@ -316,7 +323,7 @@ def _rows(value: Value) -> frozenset[int | None]:
             found.add(axis)
         elif reader.form is Form.ROW_MAXIMUM and any(far.first is value for far in _distances(reader)):
             pass
-        elif reader.moves and (behind := _rows(reader)):
+        elif reader.moves and (behind := _row_axes(reader)):
             found |= {None if axis is None else reader.axis_before(value, axis) for axis in behind}
         else:
             return frozenset()
@@ -368,17 +375,13 @@ def share_states(values: Values, places: dict[Place, Any]) -> None:
             if new is None or new is old:
                 continue
             kept = common_observer(state, old, new)
-            for place, observer in list(places.items()):
-                if observer is old or observer is new:
-                    places[place] = kept
+            places.update({place: kept for place, own in places.items() if own is old or own is new})
             old = kept
 
 
 def common_observer(state: State, old: Any, new: Any) -> Any:
     """Return the stricter of two observers of a state."""
-    found = ""
-    if old.dtype is not new.dtype:
-        found = f"{dtype_name(old.dtype)} in and {dtype_name(new.dtype)} out"
+    found = "" if old.dtype is new.dtype else f"{dtype_name(old.dtype)} in and {dtype_name(new.dtype)} out"
     fixed = [o for o in (old, new) if is_fixed(o)]
     if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
         found = (

@@ -44,36 +44,6 @@ def requirements(
     return _Requirements(values, config_of, able, io, dict(known or {})).found()
 
 
-def given(value: Value, *, moved: bool = True) -> QuantizationRule | None:
-    """Return the rule with the qparams that a rewrite gave to a value, or that sums of masks have; None without.
-
-    Args:
-        moved: it may have been moved since.
-    """
-    if value.given is not None:
-        return value.given
-    if value.form is Form.SUM and len(value.operands) == 2 and any(map(is_mask, value.operands)):
-        others = [operand.numbers() for operand in value.operands if not is_mask(operand)]
-        if all(data is not None and bool(((data == 0) | (data <= MASKED)).all()) for data in others):
-            return HIDDEN
-    if not moved or not value.moves or not value.operands:
-        return None
-    if value.rule is None or value.rule.new_values is not NewValues.NONE:
-        return None  # it has its own qparams
-    return _common(value.operands)
-
-
-def _common(values: list[Value]) -> QuantizationRule | None:
-    """Return the rule of qparams that were given to all values; None if there are none, or several."""
-    rules = [given(value) for value in values]
-    return rules[0] if all(rule == rules[0] for rule in rules) else None
-
-
-def is_mask(value: Value) -> bool:
-    """Return True if a value holds only zeros and numbers that mean minus infinity."""
-    return given(value) == HIDDEN
-
-
 @dataclass
 class _Requirements:
     """Arguments of `requirements`, and the annotations found so far."""
@@ -153,15 +123,14 @@ class _Requirements:
                 inputs[operand] = self._kept(operand, config.symmetric_activation, config)
         output = self._of_result(value, list(operands), rule, config, inputs)
         if rule.output is not OutputQuantization.SHARED:
-            own = {operand: given(operand) for operand in operands}
+            own = {operand: known_rule(operand) for operand in operands}
             inputs |= {operand: config.fixed_activation(of) for operand, of in own.items() if of is not None}
-        if (own_rule := given(value, moved=False)) is not None:
+        if (own_rule := known_rule(value, moved=False)) is not None:
             output = config.fixed_activation(own_rule)
         last = self._last(value, value.result)
         if output == config.activation and _is_returned(last):
             output = config.io_activation
-        note = QuantizationAnnotation(input_qspec_map=inputs)
-        self.notes[value] = note
+        self.notes[value] = note = QuantizationAnnotation(input_qspec_map=inputs)
         if last is value:
             note.output_qspec = output
         else:
@@ -202,10 +171,8 @@ class _Requirements:
             inputs.update({operand: shared for operand in operands if operand is not first})
             return shared
         for operand in operands:
-            is_constant = operand.is_constant
-            inputs.setdefault(
-                operand, config.constant if is_constant else self._kept(operand, config.activation, config)
-            )
+            spec = config.constant if operand.is_constant else self._kept(operand, config.activation, config)
+            inputs.setdefault(operand, spec)
         return self._prescribed(value, config) if rule.output is OutputQuantization.FIXED else config.activation
 
     def _shared(
@@ -213,18 +180,18 @@ class _Requirements:
     ) -> Spec:
         """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
         operand."""
-        whole, may_be_finer = self._whole(operand), rule.finer is not None and not config.is_qat
+        whole_numbers, may_be_finer = self._whole_numbers(operand), rule.finer is not None and not config.is_qat
         if rule.new_values is not NewValues.NONE and self._is_coarser(operand, config):
             inputs[operand] = config.activation
             return SharedQuantizationSpec((operand, value))
-        if whole is None or rule.new_values is NewValues.NONE:
+        if whole_numbers is None or rule.new_values is NewValues.NONE:
             output = self._same(operand, value, config.activation, inputs)
-            if (own := given(operand)) is not None:
+            if (own := known_rule(operand)) is not None:
                 inputs[operand] = config.fixed_activation(own)
             return _finer(operand, rule, config) if may_be_finer and config.activations == "int8" else output
-        finer = config.between(whole) if rule.new_values is not NewValues.ANY else None
+        finer = config.between(whole_numbers) if rule.new_values is not NewValues.ANY else None
         if may_be_finer and rule.new_values is NewValues.BETWEEN:
-            inputs[operand] = config.fixed_activation(whole)
+            inputs[operand] = config.fixed_activation(whole_numbers)
             qparams = None if finer is None else (finer.scale, finer.zero_point)
             spec = _finer(operand, rule, config)
             return replace(spec, options=(*spec.options, ("operand_qparams", qparams)))
@@ -259,8 +226,8 @@ class _Requirements:
             operands = value.float_operands
             if value.rule.output is not OutputQuantization.SHARED or len(operands) != 1:
                 return None
-            if value.rule.new_values is not NewValues.NONE and self._whole(operands[0]) is not None:
-                return None  # it was given different ones
+            if value.rule.new_values is not NewValues.NONE and self._whole_numbers(operands[0]) is not None:
+                return None  # it has different ones
             if getattr(getattr(self.notes.get(value), "output_qspec", None), "observer", "") == FINER:
                 return None  # it may have different ones
             (value,) = operands
@@ -287,12 +254,9 @@ class _Requirements:
         moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(qparams, "zero_point", 1) != 0
         return wanted if moved else qparams
 
-    def _whole(self, operand: Value) -> QuantizationRule | None:
+    def _whole_numbers(self, operand: Value) -> QuantizationRule | None:
         """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
-        rule = given(operand)
-        if rule is None:
-            source = self._prescriber(operand)
-            rule = None if source is None else source.rule
+        rule: QuantizationRule | None = known_rule(operand) or getattr(self._prescriber(operand), "rule", None)
         return rule if rule is not None and rule.is_whole else None
 
     # ---------------------------------------------------------------- zero point 0
@@ -330,3 +294,36 @@ def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -
     assert rule.finer is not None and operand.shape is not None
     times = rule.finer[math.prod(n for n in operand.shape if isinstance(n, int)) > SMALL_OPERAND]
     return config.finer(times, AVERAGE_MARGIN if rule.new_values is NewValues.BETWEEN else 1.0)
+
+
+# ---------------------------------------------------------------- facts about values
+
+
+def known_rule(value: Value, *, moved: bool = True) -> QuantizationRule | None:
+    """Return the rule with the qparams that a rewrite gave to a value, or that sums of masks have; None without.
+
+    Args:
+        moved: it may have been moved since.
+    """
+    if value.rewrite_rule is not None:
+        return value.rewrite_rule
+    if value.form is Form.SUM and len(value.operands) == 2 and any(map(is_mask, value.operands)):
+        others = [operand.numbers() for operand in value.operands if not is_mask(operand)]
+        if all(data is not None and bool(((data == 0) | (data <= MASKED)).all()) for data in others):
+            return HIDDEN
+    if not moved or not value.moves or not value.operands:
+        return None
+    if value.rule is None or value.rule.new_values is not NewValues.NONE:
+        return None  # it has its own qparams
+    return _common(value.operands)
+
+
+def _common(values: list[Value]) -> QuantizationRule | None:
+    """Return the rule of qparams that were given to all values; None if there are none, or several."""
+    rules = [known_rule(value) for value in values]
+    return rules[0] if all(rule == rules[0] for rule in rules) else None
+
+
+def is_mask(value: Value) -> bool:
+    """Return True if a value holds only zeros and numbers that mean minus infinity."""
+    return known_rule(value) == HIDDEN

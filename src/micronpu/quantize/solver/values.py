@@ -50,7 +50,7 @@ class Value:
         is_one_of: True if each element is that of one operand, so that the others may saturate.
         is_kept_or_zero: True for a product of 0 or 1 and its last operand.
         sign_counts: True for a difference that is only compared with zero.
-        given: the rule with its qparams, if a rewrite knew them; None for others.
+        rewrite_rule: the rule with its qparams, if a rewrite knew them; None for others.
     """
 
     shape: tuple[Any, ...] | None = None
@@ -73,7 +73,7 @@ class Value:
     power: float | None = None
     jumps: frozenset[tuple[float, float]] = frozenset()
     is_bounded = is_whole = is_one_of = is_kept_or_zero = sign_counts = False
-    given: QuantizationRule | None = None
+    rewrite_rule: QuantizationRule | None = None
 
     def __init__(self, name: str, index: int = 0, operands: Iterable[Value] = (), **facts: Any) -> None:
         self.name, self.index = name, index
@@ -103,8 +103,10 @@ class Value:
         return [operand for operand in self.operands if operand.is_float]
 
 
-Place: TypeAlias = Value | tuple[Value, Value]
-"""A value, or one that is read (first) by another (second)."""
+Edge: TypeAlias = tuple[Value, Value]
+"""A value, and one that reads it."""
+Place: TypeAlias = Value | Edge
+"""A value, or one that is read by another."""
 
 
 @dataclass(frozen=True)
