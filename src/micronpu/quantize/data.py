@@ -20,7 +20,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_l
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.functional import in_float32, writes_what_others_see
-from micronpu.frontend.program import origin_of
+from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, origin_of
 from micronpu.frontend.tensors import States, read, written
 from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import thresholds
@@ -165,11 +165,10 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
             hint=f"channels first: x.movedim(-1, {to})" if last else "shape the data as the example inputs",
         )
     if tensor.is_floating_point() and not all_finite(tensor):
-        raise ModelError(
-            f"{where} holds NaN or infinity, from which no range can be learnt.",
-            hint="look for missing values or a division by zero in the preprocessing",
-        )
-    layout = torch.contiguous_format if example.dim() != 4 or example.is_contiguous() else torch.channels_last
+        what = f"{where} holds NaN or infinity, from which no range can be learnt."
+        raise ModelError(what, hint="look for missing values or a division by zero in the preprocessing")
+    last = not example.is_contiguous() and axes_in_memory(example) == CHANNELS_LAST
+    layout = torch.channels_last if last else torch.contiguous_format
     return tensor.detach().contiguous(memory_format=layout)  # programs take images of no other layout
 
 

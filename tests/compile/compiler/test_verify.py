@@ -68,7 +68,8 @@ def test_the_agreement_is_in_the_report(target, io):
 @pytest.mark.parametrize("target", TARGETS)
 def test_data_may_have_another_memory_layout_than_the_example(target):
     images = [row.to(memory_format=torch.channels_last) for row in DATA]  # as images of [N, H, W, C] permuted
-    for examples, others in ((DATA, images), (images, DATA)):
+    parts = [row.repeat_interleave(2, 3)[..., ::2] for row in DATA]  # strided, in the order of no other layout
+    for examples, others in ((DATA, images), (images, DATA), (DATA, parts), (parts, DATA), (parts, parts)):
         model = Net().eval()
         program = micronpu.compile(model, examples[0], target, calibration=others, quantization="int8")
         assert program.report.agreement.inputs == 2 and not program.report.agreement.reason
