@@ -33,7 +33,7 @@ LINES = {
     "partition": 3_639,
     "passes": 1_575,
     "program": 2_535,
-    "quantize": 10_273,
+    "quantize": 10_281,
     "recipes": 884,
     "report": 5_224,
     "runtime": 1_949,

@@ -23,7 +23,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
-from micronpu.frontend.program import arguments, is_float32, overload_name
+from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import AFFINE, EXPANSIONS, ROW_SUMS, SIZES, Form, degree_of, least_of
@@ -342,13 +342,22 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
         is_affine = is_affine and all(attribute(module, n) is not None for n in others)
         if not is_affine and (not moves(node) or others):
             return chain[:affine]
-        if list(node.args).count(value) != 1 or not is_float32(node):
+        result = _result(node)
+        if list(node.args).count(value) != 1 or result is None or not is_float32(node):
             return chain[:affine]
         chain.append(node)
         affine = len(chain) if is_affine else affine
-        if len(node.users) != 1:
+        if len(result.users) != 1:
             return chain[:affine]
-        value, (node,) = node, node.users
+        value, (node,) = result, result.users
+
+
+def _result(node: Node) -> Node | None:
+    """Return the node of the only result that is read: of three of a batch norm of ATen's core set, the first."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return node
+    only = next(iter(node.users)) if len(node.users) == 1 else None
+    return only if only is not None and is_getitem(only) and only.args[1] == 0 else None
 
 
 def _loses(
@@ -396,7 +405,8 @@ def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.
             known = {n: v if v is None else _on_scale(v, steps, is_divisor) for n, v in known.items()}
         known[x] = value
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: known[n])  # noqa: B023
-        value, x = node.target(*args, **kwargs), node  # type: ignore[operator]
+        found, x = node.target(*args, **kwargs), _result(node) or node  # type: ignore[operator]
+        value = found if isinstance(found, torch.Tensor) else found[0]
     return value
 
 
@@ -419,9 +429,8 @@ def _keep_in_float(module: GraphModule, node: Node) -> None:
     )
     scale = (1.0 if weight is None else weight) / np.sqrt(variance + given["eps"])
     shift = (0.0 if bias is None else bias) - mean * scale
-    shape = [-1, *[1] * (node.meta["val"].dim() - 2)]
+    shape = [-1, *[1] * (value_of(node).dim() - 2)]
     write = GraphWriter(module, node, Capabilities(), {})
     product = write("mul.Tensor", given["input"], write.constant(scale.astype(np.float32).reshape(shape)))
     made = write("add.Tensor", product, write.constant(shift.astype(np.float32).reshape(shape)))
-    node.replace_all_uses_with(made)
-    module.graph.erase_node(node)
+    (_result(node) or node).replace_all_uses_with(made)

@@ -48,6 +48,14 @@ def test_raw_sensors_are_standardised_in_float(form: str, target: str) -> None:
     assert report.accuracy.sqnr > 22 and report.warnings == ()  # weights of 8 bits allow 23.8
 
 
+def test_a_batch_norm_of_the_core_set_of_aten_standardises() -> None:
+    """It has three results, of which one is read."""
+    program = torch.export.export(Weather("norm").eval(), (rows()[0],)).run_decompositions()
+    assert "_native_batch_norm_legit_no_training" in str(program.graph)
+    report = micronpu.compile(program, rows()[0], "imxrt700", calibration=rows()).report
+    assert [v.operator for v in report.in_float] == ["mul.Tensor", "add.Tensor"] and report.accuracy.sqnr > 22
+
+
 @pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
 def test_raw_sensors_without_standardisation_are_noted() -> None:
     (note,) = (w for w in compiled(Weather("raw"), rows(), "imxrt700").report.warnings if w.rule == "unlike-features")
