@@ -40,7 +40,7 @@ LINES = {
     "targets": 17_465,
     "transforms": 3_002,
     "upstream": 1_174,
-    "verify": 2_400,
+    "verify": 2_401,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

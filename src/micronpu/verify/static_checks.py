@@ -361,7 +361,8 @@ def _taken(node: Any) -> Node | None:
             entry = None
         else:
             entry = known_import(node)
-            if moves(node) and value_of(node).numel() < value_of(node.all_input_nodes[0]).numel():
+            whole = value_of(node.all_input_nodes[0]) if moves(node) else None  # a constant may have none
+            if whole is not None and value_of(node).numel() < whole.numel():
                 found = found or node
             elif entry is None or not entry.moves_only:
                 learnt = entry is not None and rule_of(node, entry).output is not OutputQuantization.FIXED
