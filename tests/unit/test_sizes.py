@@ -25,7 +25,7 @@ LINES = {
     "compiler": 2_943,
     "container": 706,
     "deploy": 2_964,
-    "emit": 1_539,
+    "emit": 1_536,
     "frontend": 6_828,
     "host": 2_651,
     "ir": 1_918,
@@ -33,14 +33,14 @@ LINES = {
     "partition": 3_639,
     "passes": 1_575,
     "program": 2_535,
-    "quantize": 10_281,
+    "quantize": 10_290,
     "recipes": 884,
     "report": 5_224,
     "runtime": 1_949,
     "targets": 17_465,
     "transforms": 3_002,
     "upstream": 1_174,
-    "verify": 2_401,
+    "verify": 2_399,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

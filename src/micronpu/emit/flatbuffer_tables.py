@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from micronpu.upstream.pte import Field, Schema
 
@@ -24,8 +23,7 @@ _OFFSET = struct.Struct("<I")
 _ONE = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A number field, of the kind "Bool", "Int32", "Uint8" and so on; the file omits it if it has its default."""
 
     kind: str
@@ -33,8 +31,7 @@ class Number:
     default: Any = 0
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """A vector of numbers of a kind; of "tables", each a `Fields`; or of "bytes", aligned to ``alignment``."""
 
     kind: str
@@ -183,5 +180,5 @@ def _value(schema: Schema, field: Field, value: Any) -> Any:
     if field.is_number:
         return (Vector if field.is_vector else Number)(field.kind, value)
     if field.is_vector:
-        return Vector("tables", [_fields(schema, field.kind, item) for item in value])
+        return Vector("tables", (_fields(schema, field.kind, item) for item in value))  # each is freed once written
     return value if field.kind == "string" else _fields(schema, field.kind, value)

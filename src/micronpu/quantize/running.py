@@ -92,24 +92,19 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
         in_float: leave out quantization of floats; infinity becomes the end of its range.  Operands that an operator
             writes into are copied, since they may have other readers.
     """
-    args, kwargs, map_arg = node.args, node.kwargs, torch.fx.map_arg
+    # Partial functions, as the cells of a closure per node make Python's garbage collector slow.
     if node.op == "get_attr":
-        return lambda _: read(module, node)
+        return functools.partial(_attribute, module, node)
     if node.op == "output":
-        return lambda values: map_arg(args[0], values.__getitem__)
+        return functools.partial(_computed, _same, None, node.args[:1], {})
     function: Any = functools.partial(called, node) if in_float and is_mutable(node) else node.target
     if node.op == "call_module":
         part = module.get_submodule(str(node.target))
         function = _looped(part, in_float) if isinstance(part, Loop) else part
-    fast = _FAST.get(function) if not kwargs else None
+    fast = _FAST.get(function) if not node.kwargs else None
+    step = functools.partial(_computed, function, fast, node.args, node.kwargs)
     qparams: Any
-    source, *qparams = args or (None,)
-
-    def step(values: Mapping[Node, Any]) -> Any:
-        given: Any = map_arg(args, values.__getitem__)
-        made = fast(*given) if fast is not None else None
-        return function(*given, **map_arg(kwargs, values.__getitem__)) if made is None else made
-
+    source, *qparams = node.args or (None,)
     if (in_float and is_dequantize(node)) or (isinstance(source, Node) and source in floats):
         short: Callable[[Any], torch.Tensor] = _same
     elif in_float and is_quantize(node):
@@ -118,12 +113,24 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
         short = functools.partial(_rounded, *qparams)
     else:
         return step
+    return functools.partial(_shortened, short, step, source, in_float)
 
-    def shorter(values: Mapping[Node, Any]) -> Any:
-        x = values[source]  # type: ignore[index]
-        return short(x) if x.dtype is torch.float32 or (in_float and x.is_floating_point()) else step(values)
 
-    return shorter
+def _attribute(module: GraphModule, node: Node, _: Mapping[Node, Any]) -> Any:
+    return read(module, node)
+
+
+def _computed(function: Any, fast: Any, args: Any, kwargs: Any, values: Mapping[Node, Any]) -> Any:
+    given: Any = torch.fx.map_arg(args, values.__getitem__)
+    made = fast(*given) if fast is not None else None
+    if made is not None:
+        return made
+    return function(*given, **torch.fx.map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
+
+
+def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Mapping[Node, Any]) -> Any:
+    x = values[source]
+    return short(x) if x.dtype is torch.float32 or (in_float and x.is_floating_point()) else step(values)
 
 
 def _looped(loop: Loop, in_float: bool) -> Callable[..., Any]:
@@ -266,6 +273,8 @@ def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> 
         recordings: inputs of the calls, without states.  Each recording begins with the first values of the states.
     """
     found: list[list[Row]] = [[] for _ in recordings]
+    if not recordings:
+        return found
     order = sorted(range(len(recordings)), key=lambda i: -len(recordings[i]))  # those of like length end together
     runner = _Runner(module)
     count = max(1, min(BATCH, BATCH_ELEMENTS // max([1, *sizes_of(module).values()])))
@@ -312,7 +321,7 @@ class _Runner:
             recordings: the longest first.
         """
         states = [self._states.initial for _ in recordings]
-        for call in range(len(recordings[0]) if recordings else 0):
+        for call in range(len(recordings[0])):
             rows = [(*own[call], *state) for own, state in zip(recordings, states, strict=True) if call < len(own)]
             results = self._results(rows)
             count = len(self._states.values)

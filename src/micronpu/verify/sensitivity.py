@@ -20,12 +20,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import is_compute
-from micronpu.frontend.tensors import held
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.nodes import moves
 from micronpu.quantize.running import (
     DequantizedReference,
-    Eager,
     RoundedLayer,
     Rounding,
     Row,
@@ -33,7 +31,7 @@ from micronpu.quantize.running import (
     noise,
     representable_range,
     rounding_to,
-    tensors_of,
+    run_recordings,
 )
 from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
 from micronpu.report.accuracy import decibels
@@ -437,8 +435,8 @@ def beside_own_qparams(
             least, most = first.get(node, (0.0, 0.0))
             first[node] = min(least, float(low)), max(most, float(high))
     own_qparams = {node: _rounding_within(*limits) for node, limits in first.items()}
-    eager = Eager(held(dequantized.module))
-    ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row, _ in others]
+    more = run_recordings(dequantized.module, [[row] for row, _ in others])
+    ours = list(map(float_leaves, [*results, *more]))
     floats = [float_leaves(r) for r in exact] + [outputs for _, outputs in others]
     best = [dequantized.outputs(dequantized.exact(row, own_qparams)) for row in (*tried, *(row for row, _ in others))]
     sums = []
