@@ -545,12 +545,8 @@ def test_methods_that_calibration_calls_in_turn_are_corrected_on_the_states_that
     turns = [[("fill", (row,)), ("forward", (row,))] for row in data]
     errors = []
     for corrected in (False, True):
-        program = micronpu.compile(
-            methods,
-            "corstone300",
-            calibration=turns,
-            quantization=micronpu.Quantization(per_channel=False, settings={"bias_correction": corrected}),
-        )
+        how = micronpu.Quantization(per_channel=False, settings={"bias_correction": corrected})
+        program = micronpu.compile(methods, "corstone300", calibration=turns, quantization=how)
         with torch.no_grad():
             off = torch.zeros(1, 8)
             for row in data:
