@@ -63,8 +63,7 @@ def judge(
         the same machine.
     """
     every, judged = with_others(module, trial, integer_io, known)
-    own = every[: len(judged.recordings)]
-    accuracy = compared(own, judged, sources_of(module)) if trial.exact else None
+    accuracy = compared(every[: len(judged.recordings)], judged, sources_of(module)) if trial.exact else None
     return every[: len(trial.recordings)], accuracy
 
 
@@ -94,7 +93,7 @@ def with_others(
         found = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
     count = len(trial.recordings)
     if others is not None and not are_noisier(count, found, exact := [*trial.exact, *others.exact]):
-        return found, replace(trial, recordings=recordings, exact=exact)
+        return found, replace(trial, recordings=recordings, exact=exact, others=None)
     return found, trial
 
 
@@ -106,10 +105,15 @@ def for_search(trial: Trial, judged: Trial, results: list[list[Row]]) -> tuple[T
         results: for these, and perhaps more.
     """
     first, count = len(trial.recordings), len(judged.recordings)
-    more = 0 if trial.has_states else min(at.EVALUATED, count) - first
+    more = min(at.EVALUATED, count) - first
+    if more <= 0 or trial.has_states:
+        return trial, results[:first]
     picked = [*range(first), *(first + i * (count - first) // more for i in range(more))]
-    recordings, exact = ([of[i] for i in picked] for of in (judged.recordings, judged.exact))
-    return replace(trial, recordings=tuple(recordings), exact=exact), [results[i] for i in picked]
+    rest = [i for i in range(count) if i not in picked]
+    own, others = (
+        Trial(tuple(judged.recordings[i] for i in of), exact=[judged.exact[i] for i in of]) for of in (picked, rest)
+    )
+    return replace(trial, recordings=own.recordings, exact=own.exact, others=others), [results[i] for i in picked]
 
 
 def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> bool:

@@ -16,7 +16,7 @@ from micronpu.frontend.exported import exported
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
-from micronpu.verify.judge import ElementSources, expected_changes, judge, unequal_parts
+from micronpu.verify.judge import ElementSources, expected_changes, for_search, judge, unequal_parts, with_others
 from micronpu.verify.static_checks import of_data
 
 
@@ -409,6 +409,23 @@ def _cell(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 def _filled(model: Any, x: torch.Tensor) -> torch.Tensor:
     return model.cell(x).masked_fill(x > 1, torch.zeros(()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("held_out", "evaluated"), [(3, 16), (20, 20)])
+def test_a_search_has_each_sample_once(held_out: int, evaluated: int) -> None:
+    """Held-out samples come first, then others, evenly spread; expected changes count the rest of them, too."""
+    module = torch.fx.symbolic_trace(nn.Identity())
+    every = [[(torch.full((1, 2), float(i)),)] for i in range(30)]
+    others = Trial(tuple(every[held_out:]), exact=every[held_out:])
+    trial = Trial(tuple(every[:held_out]), held_out=True, exact=every[:held_out], others=others)
+    results, judged = with_others(module, trial, known=every)
+    assert len(results) == len(judged.recordings) == 30 and judged.others is None
+    of_search, own = for_search(trial, judged, results)
+    numbers = [int(row[0, 0]) for ((row,),) in own]
+    assert numbers[:held_out] == list(range(held_out)) and len(own) == len(of_search.recordings) == evaluated
+    rest = of_search.others
+    assert rest is not None and numbers == [int(row[0, 0]) for ((row,),) in of_search.exact]
+    assert sorted([*numbers, *(int(row[0, 0]) for ((row,),) in rest.exact)]) == list(range(30))
 
 
 @pytest.mark.parametrize(
