@@ -32,6 +32,7 @@ from micronpu.report.metrics import Array, Function, Metric, check_finite, metri
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify.thresholds import INTERVAL
 
 RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
@@ -80,7 +81,7 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int) -> Array:
 def percentile_interval(values: Array) -> tuple[float, float]:
     """The central 95 % of some values; NaN is ignored."""
     known = values[np.isfinite(values)]
-    low, high = np.percentile(known, (2.5, 97.5)) if len(known) else (math.nan, math.nan)
+    low, high = np.percentile(known, INTERVAL) if len(known) else (math.nan, math.nan)
     return float(low), float(high)
 
 
@@ -541,11 +542,8 @@ class _Finished:
             if io.qparams is not None:
                 scale, zero, *limits = io.qparams
             elif io.is_integer and io.scale is not None and io.zero_point is not None:
-                scale, zero, limits = (
-                    io.scale,
-                    io.zero_point,
-                    [np.iinfo(io.tensor.dtype).min, np.iinfo(io.tensor.dtype).max],
-                )
+                ends = np.iinfo(io.tensor.dtype)
+                scale, zero, limits = io.scale, io.zero_point, [ends.min, ends.max]
             else:
                 continue
             (low, high), (least, most) = ((limit - zero) * scale for limit in limits), (float(x.min()), float(x.max()))

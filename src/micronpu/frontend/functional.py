@@ -276,7 +276,7 @@ def _without_empty_operands(module: GraphModule, node: Node) -> None:
         node.args = (kept, *node.args[1:])
         if len(kept) == 1 and value_of(kept[0]).dtype == value_of(node).dtype:
             node.replace_all_uses_with(kept[0])
-    elif name.split(".")[0].rstrip("_") in facts.SCATTERS and not _is_empty(operands[0]):
+    elif facts.name_of(name) in facts.SCATTERS and not _is_empty(operands[0]):
         node.replace_all_uses_with(operands[0])
     elif all(_is_empty(operand) or operand.op == "get_attr" for operand in operands):
         value = _computed(module, node)

@@ -99,7 +99,7 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
     picked = node.args[0] if name in (*SELECTIONS, *SLICES) else _same(node)
     if picked in found:
         return True
-    keeps = name.split(".")[0].rstrip("_") in facts.NOT_NEGATIVE and arguments(node).get("alpha", 1) >= 0
+    keeps = facts.name_of(name) in facts.NOT_NEGATIVE and arguments(node).get("alpha", 1) >= 0
     if not keeps or not is_position(node):
         return False
     return all(_fits(operand, found) for operand in (node.args[:1] if name in CONCATENATIONS else node.args[:2]))

@@ -137,13 +137,14 @@ AMPLIFIERS = {
 }
 
 
-def _name(overload: str) -> str:
+def name_of(overload: str) -> str:
+    """Return the name of an operator without its overload, the same in place: "add" for "add_.Tensor"."""
     return overload.split(".")[0].rstrip("_")
 
 
 def power_of(overload: str, given: Given) -> float | None:
     """Return the exponent c of a result that is ``self ** c``."""
-    name = _name(overload)
+    name = name_of(overload)
     if overload == "pow.Tensor_Scalar":
         return float(given["exponent"])
     return 2.0 if name == "mul" and given["self"] is given["other"] else _POWERS.get(name)
@@ -152,13 +153,12 @@ def power_of(overload: str, given: Given) -> float | None:
 def is_singular(overload: str, given: Given) -> bool:
     """Return whether the result, or its gradient, has a singularity at 0."""
     power = power_of(overload, given)
-    return _name(overload) in _LOGARITHMS or (power is not None and power < 1)
+    return name_of(overload) in _LOGARITHMS or (power is not None and power < 1)
 
 
 def degree_of(overload: str, given: Given) -> float | None:
     """Return the degree d of an operator of one value for which f(g * x) is ``g ** d * f(x)`` for g > 0."""
-    name = _name(overload)
-    power = power_of(overload, given)
+    power, name = power_of(overload, given), name_of(overload)
     return power if power is not None else 2.0 if name == "var" else _DEGREES.get(name)
 
 
@@ -176,7 +176,7 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
     Args:
         number: the number that an operand is everywhere; None where it is none.
     """
-    name = _name(overload)
+    name = name_of(overload)
     if name == "neg":
         return given["self"], -1.0, 0.0
     if name not in _LINEAR or "other" not in given or given.get("alpha", 1) != 1:
@@ -200,7 +200,7 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
 
 def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
     """Return where a result jumps: (first, distance) of operands in a row without end; distance 0 for a single one."""
-    name = _name(overload)
+    name = name_of(overload)
     if name == "round" and "decimals" not in given:
         return frozenset({(0.5, 1.0)})
     if name == "hardshrink":
@@ -213,7 +213,7 @@ def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
 
 def is_sum(overload: str, given: Given) -> bool:
     """Return whether the result is ``self + other``."""
-    return _name(overload) == "add" and "other" in given and bool(given.get("alpha", 1) == 1)
+    return name_of(overload) == "add" and "other" in given and bool(given.get("alpha", 1) == 1)
 
 
 def addends_of(overload: str, given: Given) -> tuple[Any, ...]:
@@ -237,7 +237,7 @@ def saturates_from(overload: str, margin: float) -> float | None:
     Args:
         margin: half an LSB of the result, so that all larger operands give the same integers.
     """
-    tail = _TAILS.get(_name(overload))
+    tail = _TAILS.get(name_of(overload))
     return None if tail is None else round(tail(margin), 6)  # so that all machines agree
 
 
@@ -252,12 +252,12 @@ def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any
 
 def counts_from(overload: str, given: Given) -> Any:
     """Return the first number of a result that counts up; None of any other operator."""
-    return given.get("start", 0) if _name(overload) == "arange" else None
+    return given.get("start", 0) if name_of(overload) == "arange" else None
 
 
 def indices_of(overload: str, given: Given) -> list[tuple[Any, Any, int]]:
     """Return (table, index, axis) of each index by which an operator reads or replaces rows."""
-    name = _name(overload)
+    name = name_of(overload)
     if name in ("index", "index_put"):
         return [(given["self"], index, axis) for axis, index in enumerate(given["indices"])]
     if name in ("index_select", "index_copy", "scatter", "gather"):

@@ -27,7 +27,7 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
-from micronpu.ops.facts import ADDING, AMPLIFIERS, Amplifier, Form, power_of
+from micronpu.ops.facts import ADDING, AMPLIFIERS, Amplifier, Form, name_of, power_of
 from micronpu.partition.host_block import named
 from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
@@ -208,10 +208,6 @@ def place_of(node: Node | None) -> dict[str, Any]:
     return {"node": node.name, "operator": operator, "module": where.module, "source": where.source}
 
 
-def _amplifier(overload: str) -> Amplifier | None:
-    return AMPLIFIERS.get(overload.split(".")[0].rstrip("_"))
-
-
 def _first_step(
     kind: Amplifier, written: Amplifier, step: float, ends: tuple[float, float], most: float
 ) -> tuple[float, float] | None:
@@ -241,7 +237,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
     if not is_compute(node):
         return None
-    kind = _amplifier(name := overload_name(node))
+    kind = AMPLIFIERS.get(name_of(name := overload_name(node)))
     operand = node.args[0] if node.args else None
     reader = next((user for user in node.users if is_quantize(user)), None)
     if kind is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
@@ -249,7 +245,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     given, made = view.edge(operand), view.edge(reader)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
-    amplifiers = ((other, _amplifier(other)) for other in sorted(written_names(node)))
+    amplifiers = ((other, AMPLIFIERS.get(name_of(other))) for other in sorted(written_names(node)))
     others = ((other, found) for other, found in amplifiers if found is not None and found is not kind)
     name, written = next(others, (name, kind))
     if Form.ROOT in (kind.form, written.form) and not _is_power(operand):
@@ -275,7 +271,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
         (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model",
-        **where | {"operator": name.split(".")[0].rstrip("_")},
+        **where | {"operator": name_of(name)},
     )
 
 
@@ -290,7 +286,7 @@ def _is_power(node: Node) -> bool:
         given = {key: _dequantized(value) if isinstance(value, Node) else value for key, value in given.items()}
         if name and power_of(name, given) == 2:
             return True
-        keeps = name.split(".")[0].rstrip("_") in ADDING or moves(node)
+        keeps = name_of(name) in ADDING or moves(node)
         if not keeps or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]
