@@ -14,38 +14,26 @@ from tests.layers import SOURCE, nodes
 
 MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
-LINES = {
-    "": 381,
-    "accuracy": 1_639,
-    "advice": 635,
-    "base": 2_010,
-    "board": 5_903,
-    "chips": 735,
-    "cli": 7_209,
-    "compiler": 2_943,
-    "container": 706,
-    "deploy": 2_964,
-    "emit": 1_536,
-    "frontend": 6_828,
-    "host": 2_651,
-    "ir": 1_918,
-    "ops": 8_971,
-    "partition": 3_639,
-    "passes": 1_575,
-    "program": 2_535,
-    "quantize": 10_290,
-    "recipes": 884,
-    "report": 5_224,
-    "runtime": 1_949,
-    "targets": 17_465,
-    "transforms": 3_002,
-    "upstream": 1_174,
-    "verify": 2_399,
-}
-"""Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
+LINES, LINES_OF_CORE = 97_163, 67_697
+"""Maximum lines of the package's Python files, and of those outside `PRODUCTS`. The aims are 94,000 and 64,000."""
 
-The aim is 80,000 in all, so that their sum only ever becomes smaller.
-"""
+SLACK = 0.005
+"""Share that the sums may grow by between releases, so that a first operator, rewrite or command fits.
+
+What needs more pays by becoming simpler elsewhere; a release lowers the two numbers to what stands."""
+
+PRODUCTS = (
+    "accuracy",
+    "advice",
+    "board",
+    "cli",
+    "deploy",
+    "frontend/model_files",
+    "recipes",
+    "report",
+    "transforms/sparsity",
+)
+"""Packages that no compilation needs."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -84,12 +72,12 @@ def test_files_are_short() -> None:
     assert not long, long
 
 
-def test_packages_do_not_grow() -> None:
-    found: Counter[str] = Counter()
-    for path in files():
-        package, *rest = path.relative_to(SOURCE).parts
-        found[package if rest else ""] += len(path.read_text("utf-8").splitlines())
-    assert not {name: lines for name, lines in found.items() if lines > LINES.get(name, 0)}
+def test_the_package_does_not_grow() -> None:
+    lines = {p.relative_to(SOURCE).as_posix(): len(p.read_text("utf-8").splitlines()) for p in files()}
+    core = {name: n for name, n in lines.items() if not name.startswith(PRODUCTS)}
+    for found, most in ((lines, LINES), (core, LINES_OF_CORE)):
+        total = sum(found.values())
+        assert total <= most * (1 + SLACK), f"{total:,} lines, at most {most:,} and {SLACK:.1%}: simplify elsewhere"
 
 
 def test_functions_are_short() -> None:
