@@ -187,6 +187,8 @@ class Op(ABC):
     quantization: ClassVar[QuantizationRule]
     tosa_steps: ClassVar[Steps] = Steps()
     """Largest difference between the TOSA form and `reference`; 0 unless a subclass sets it."""
+    is_elementwise: ClassVar[bool] = False
+    """True if each element of the result is a function of one element of the only operand."""
 
     @abstractmethod
     def infer(self, *operands: Any, **named: Any) -> TensorType:

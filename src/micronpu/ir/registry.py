@@ -34,6 +34,7 @@ class AtenImport(Lowering):
         is_activation: this overload is such a clamp.
         moves_only: the operator computes nothing, so it alone does not start a partition.
         is_table: the operator is a table, used only on chips that support lookup tables.
+        elementwise: each result is a function of one element of the only operand, and of numbers.
     """
 
     build: BuildFunction
@@ -43,6 +44,7 @@ class AtenImport(Lowering):
     is_activation: bool = False
     moves_only: bool = False
     is_table: bool = False
+    elementwise: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -97,7 +99,7 @@ def _register_import(pending: tuple[Any, ...], cls: type[Op], member: Any) -> No
     overloads, quantization, *options = pending
     build = member.__get__(None, cls)
     for overload in overloads:
-        add_lowering(AtenImport(overload, build, quantization or cls.quantization, *options))
+        add_lowering(AtenImport(overload, build, quantization or cls.quantization, *options, False, cls.is_elementwise))
 
 
 def from_aten(
@@ -131,6 +133,7 @@ def imports(
     moves_only: bool = True,
     fuses: bool = False,
     is_table: bool = False,
+    elementwise: bool = False,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
     """Mark a function as the importer of ATen overloads that become several operators of micronpu.
@@ -142,7 +145,9 @@ def imports(
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:
             names = tuple(({"x": "self"} | arguments).items())
-            add_lowering(AtenImport(overload, build, quantization, names, fuses, False, moves_only, is_table))
+            add_lowering(
+                AtenImport(overload, build, quantization, names, fuses, False, moves_only, is_table, elementwise)
+            )
         return build
 
     return mark

@@ -458,6 +458,8 @@ def _quotient(write: Writer) -> Float:
 class Elementwise(Op):
     """Base of element-wise unary operators, through which a transpose passes unchanged."""
 
+    is_elementwise = True
+
     def infer(self, x: TensorType) -> TensorType:
         return x.with_qparams(None)
 

@@ -101,12 +101,6 @@ _TAILS = {"sigmoid": lambda y: math.log(1 / y - 1), "tanh": lambda y: math.atanh
 """Magnitude of the operand for which a function is y from its limits."""
 NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
 """Operators without negative results where no operand is negative, nor ``alpha``."""
-FUNCTIONS = {
-    *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid", "mish"),
-    *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "neg", "reciprocal", "relu", "relu6", "selu", "sigmoid"),
-    *("silu", "softplus", "tanh"),
-}
-"""Operators whose default overload computes each result from one element, and from numbers."""
 
 
 class Amplifier(NamedTuple):

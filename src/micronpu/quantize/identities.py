@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.tensors import attribute, is_trained, number
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.comparisons import CHOICES, FILLS
 from micronpu.ops.elementwise import EXTREMA, MAXIMA
-from micronpu.ops.facts import FUNCTIONS, HANDING_ON, Form, is_sum
+from micronpu.ops.facts import HANDING_ON, Form, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of
@@ -220,15 +222,14 @@ def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
 def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
     if not _is_function(model, node):
         return False
-    fill = _fill_of(model, node.args[0])
+    fill = _fill_of(model, node.all_input_nodes[0])
     if fill is None or fill.x is node:
         return False
-    at: Any = node.target(torch.tensor(fill.value), *node.args[1:], **node.kwargs)  # type: ignore[operator]
-    end = float(at)
+    end = float(node.target(*map_arg(node.args, lambda _: torch.tensor(fill.value)), **node.kwargs))  # type: ignore[operator]
     if math.isnan(end) or (abs(end) >= INFINITE and line_of(model, node) is None):
         return False
     write = GraphWriter(model, node, able, {})
-    computed = write(overload_name(node), fill.x, *node.args[1:], **node.kwargs)
+    computed = write(overload_name(node), *map_arg(node.args, lambda _: fill.x), **node.kwargs)
     made = fill.write(write, computed, end)
     node.replace_all_uses_with(made)
     model.graph.erase_node(node)
@@ -261,11 +262,9 @@ def _infinite_pad(node: Node) -> bool:
 
 def _is_function(model: GraphModule, node: Node) -> bool:
     """Return True if a node is a function of one float, with numbers as further operands."""
-    if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
-        return False
-    return is_float32(node) and (
-        overload_name(node).removesuffix(".default") in FUNCTIONS or line_of(model, node) is not None
-    )
+    entry = known_import(node)
+    is_one = (entry is not None and entry.elementwise) or line_of(model, node) is not None
+    return is_one and is_float32(node) and len(node.all_input_nodes) == 1
 
 
 def _fill_of(model: GraphModule, node: Any) -> _Fill | None:

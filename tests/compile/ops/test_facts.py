@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support_rows import Inputs, Row, batches, is_in_place
 
-from micronpu.ops import facts
+from micronpu.ops import ATEN_IMPORTS, facts
 from micronpu.upstream.torch import schema_of
 
 X = torch.linspace(0.15, 3.7, 24).reshape(2, 12)
@@ -22,6 +23,35 @@ def called(overload: str, *args: Any) -> tuple[torch.Tensor, dict[str, Any]]:
     schema = schema_of(operator).arguments
     given = {a.name: a.default_value for a in schema if a.has_default_value()}
     return operator(*args), given | dict(zip((a.name for a in schema), args, strict=False))
+
+
+def inputs_of(x: torch.Tensor) -> Inputs:
+    _, y, image, volume, positions = batches(1)[0]
+    return Inputs(x, y, x[0], y[0], image, volume, positions, x.abs() + 0.5, x.abs() + 1.5, x.clamp(-0.9, 0.9))
+
+
+def is_function_of_one_element(overload: str) -> bool:
+    """Whether a result of ATen's operator depends on the element of its only operand in its place, and on no other."""
+    row, x = Row(overload), batches(1)[0][0]
+    if sum(str(a.type) in ("Tensor", "Optional[Tensor]", "List[Tensor]") for a in schema_of(row.target).arguments) != 1:
+        return False
+    order = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(0))
+    try:
+        result = row(inputs_of(x))
+        other = row(inputs_of(x.flatten()[order].reshape(x.shape)))
+    except (RuntimeError, IndexError):
+        return False  # of another shape
+    if not isinstance(result, torch.Tensor) or result.numel() != x.numel():
+        return False
+    return torch.equal(result.flatten()[order].nan_to_num(), other.flatten().nan_to_num())
+
+
+@pytest.mark.parametrize("overload", [name for name in ATEN_IMPORTS if not is_in_place(name)])
+def test_functions_of_one_element(overload: str) -> None:
+    """What ATen computes element by element is stated, apart from what only moves elements; and nothing else is."""
+    entry = ATEN_IMPORTS[overload]
+    assert entry.elementwise or not is_function_of_one_element(overload) or entry.moves_only
+    assert not entry.elementwise or is_function_of_one_element(overload)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,28 @@ def test_what_is_written_by_hand_behind_a_mask_is_near_float(target):
     assert min(found) >= 30, [round(f, 1) for f in found]
 
 
+class BehindMask(nn.Module):
+    """Functions whose results of a number that hides are numbers like others."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(8, 16)
+
+    def forward(self, x, hidden):
+        y = self.layer(x).masked_fill(hidden, -1e4)
+        functions = (torch.tanh, torch.atan, torch.sin, torch.cos, torch.sinc, torch.erfc, torch.asinh)
+        return [f(y) for f in functions] + [2.0**y, torch.fmod(y, 3.0)]
+
+
+def test_functions_of_one_element_behind_a_mask_are_near_float():
+    def draw(random):
+        return torch.randn(1, 32, 8, generator=random), torch.rand(1, 32, 16, generator=random) < 0.3
+
+    found = decibels(BehindMask().eval(), draw, "ethos-u55-128")
+    assert min(found) >= 30, [round(f, 1) for f in found]
+
+
 class Spread(nn.Module):
     """Sums of exponentials of rows that are far from each other, of which only the largest count."""
 

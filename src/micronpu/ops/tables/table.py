@@ -460,7 +460,14 @@ def unary(
     """
 
     def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
-        @imports(*overloads, quantization=quantization or own_qparams(), moves_only=False, is_table=True, x=x)
+        @imports(
+            *overloads,
+            quantization=quantization or own_qparams(),
+            moves_only=False,
+            is_table=True,
+            elementwise=True,
+            x=x,
+        )
         def build(node: AtenNode) -> Tensor:
             operand = node.tensor("x")
             if steps is not None and operand.type.dtype is DType.INT16:
