@@ -96,10 +96,11 @@ def operator(name: str) -> Callable[[OpClass], OpClass]:
 
 
 def _register_import(pending: tuple[Any, ...], cls: type[Op], member: Any) -> None:
-    overloads, quantization, *options = pending
+    overloads, quantization, options = pending
     build = member.__get__(None, cls)
     for overload in overloads:
-        add_lowering(AtenImport(overload, build, quantization or cls.quantization, *options, False, cls.is_elementwise))
+        rule = quantization or cls.quantization
+        add_lowering(AtenImport(overload, build, rule, **options, elementwise=cls.is_elementwise))
 
 
 def from_aten(
@@ -120,7 +121,8 @@ def from_aten(
         function = getattr(method, "__func__", method)
         names = tuple(({"x": "self"} | arguments).items())
         pending = vars(function).get("_aten_imports", [])
-        pending.append((overloads, quantization, names, fuses, is_activation, moves_only))
+        options = {"fuses": fuses, "is_activation": is_activation, "moves_only": moves_only}
+        pending.append((overloads, quantization, {"arguments": names, **options}))
         setattr(function, "_aten_imports", pending)  # noqa: B010  (a class has no attributes that `vars` could set)
         return method
 
