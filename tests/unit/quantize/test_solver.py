@@ -23,7 +23,7 @@ from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.solver.groups import PartObserver, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
-from micronpu.quantize.solver.requirements import known_rule, requirements
+from micronpu.quantize.solver.requirements import known_rules, requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.specs import SharedQuantizationSpec
 
@@ -255,7 +255,8 @@ def test_a_sum_of_masks_is_a_mask(addend: Any, wanted: bool) -> None:
     t = Table()
     mask = t.op("mask", t.input(), rewrite_rule=HIDDEN)
     total = t.op("sum", mask, t.constant("c", addend), form=Form.SUM)
-    assert (known_rule(t.op("view", total, rule=MOVE, moves=True)) == HIDDEN) is wanted
+    view = t.op("view", total, rule=MOVE, moves=True)
+    assert (known_rules(t.by_name.values())[view] == HIDDEN) is wanted
 
 
 def masked(t: Table) -> tuple[Values, Value]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,11 +30,11 @@ from torch import nn
 
 from micronpu.base.errors import ModelError
 from micronpu.ops.facts import Form
-from micronpu.ops.softmax import MASKED
+from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
-from micronpu.quantize.solver.requirements import is_mask
+from micronpu.quantize.solver.requirements import Rules, known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.thresholds import ADDENDS_DEPTH, LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
 
@@ -215,7 +215,7 @@ def _singular(value: Value) -> _Singular | None:
         of = _singular(before) if before.form is Form.LOGARITHM else None
         return of._replace(factor=factor) if of is not None else None
     if value.form is Form.EXPONENTIAL:  # of c * log(z), which is a power of z
-        of = _singular(before)
+        of = _singular(before) if before.form is not Form.EXPONENTIAL else None
         return of._replace(is_log=False) if of is not None and of.is_log and of.factor < 0 else None
     return None
 
@@ -237,6 +237,7 @@ def _inverse_factor(value: Value) -> float | None:
 def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
     """Lift masked scores before they are observed, in place."""
     lifted: set[nn.Module] = set()
+    rules, all_axes = known_rules(values.all), _row_axes(values)
     for value in values.all:
         if value.softmax_axis is None:
             if _distance_axis(value) is None:
@@ -248,14 +249,14 @@ def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
         observer = _observer_of_edge(places, value.operands[0], value)
         if observer is None or is_fixed(observer) or observer in lifted:
             continue
-        found = {score: _row_axes(score) for score in groups[observer]}
+        found = {score: all_axes[score] for score in groups[observer]}
         if not all(found.values()):
             continue
         along: dict[int | None, list[tuple[Any, ...]]] = {}
         for score, axes in found.items():
             for axis in axes:
                 along.setdefault(axis, []).append(score.shape or ())
-        may_hide = any(_hides(score) for score in found) and is_observer(observer)
+        may_hide = any(_hides(score, rules) for score in found) and is_observer(observer)
         keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, along=along, also_floor=keeps))
         lifted.add(observer)
@@ -305,13 +306,19 @@ def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
     return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))
 
 
-def _row_axes(value: Value) -> frozenset[int | None]:
-    """Return the axes along which softmaxes read a value, possibly moved; empty if it has other readers.
+def _row_axes(values: Values) -> Mapping[Value, frozenset[int | None]]:
+    """Return the axes along which softmaxes read each value, possibly moved; empty if it has other readers.
 
     None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
     """
-    if not value.shape:
-        return frozenset()
+    found: dict[Value, frozenset[int | None]] = {}
+    for value in reversed(values.all):  # what is behind a value first
+        found[value] = _axes_of(value, found) if value.shape else frozenset()
+    return found
+
+
+def _axes_of(value: Value, known: Mapping[Value, frozenset[int | None]]) -> frozenset[int | None]:
+    """Return the axes of a value, given those of its readers."""
     found: set[int | None] = set()
     axes = [_distance_axis(reader) for reader in value.readers]
     if value.form is Form.ROW_MAXIMUM and any(axis is not None for axis in axes):
@@ -323,7 +330,7 @@ def _row_axes(value: Value) -> frozenset[int | None]:
             found.add(axis)
         elif reader.form is Form.ROW_MAXIMUM and any(far.first is value for far in _distances(reader)):
             pass
-        elif reader.moves and (behind := _row_axes(reader)):
+        elif reader.moves and (behind := known[reader]):
             found |= {None if axis is None else reader.axis_before(value, axis) for axis in behind}
         else:
             return frozenset()
@@ -345,17 +352,19 @@ def _distance_axis(value: Value) -> int | None:
     return largest.maximum_axis
 
 
-def _hides(value: Value) -> bool:
+def _hides(value: Value, rules: Rules) -> bool:
     """Return True if a mask that the program receives or computes is added to a value."""
-    return any(is_mask(addend) for addend in _addends(value) if not addend.is_stored and not addend.is_input)
+    return any(rules[addend] == HIDDEN and not addend.is_stored and not addend.is_input for addend in _addends(value))
 
 
-def _addends(value: Value, depth: int = ADDENDS_DEPTH) -> Iterator[Value]:
-    """Yield a value, and the addends of it through operators that only move it."""
-    yield value
-    if depth and (value.form is Form.SUM or value.moves):
-        for operand in value.operands:
-            yield from _addends(operand, depth - 1)
+def _addends(value: Value) -> Iterable[Value]:
+    """Return a value, and the addends of it through at most `ADDENDS_DEPTH` operators that only add or move."""
+    found, last = {value: None}, [value]
+    for _ in range(ADDENDS_DEPTH):
+        operands = [v for adds in last if adds.form is Form.SUM or adds.moves for v in adds.operands]
+        last = [operand for operand in dict.fromkeys(operands) if operand not in found]
+        found.update(dict.fromkeys(last))
+    return found
 
 
 # ---------------------------------------------------------------- states

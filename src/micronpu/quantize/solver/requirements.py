@@ -7,8 +7,8 @@ operator prescribes, or else with learnt ones.  A value that is only read with z
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -24,6 +24,8 @@ from micronpu.quantize.thresholds import AVERAGE_MARGIN, SMALL_OPERAND
 
 Notes: TypeAlias = dict[Value, Any]
 ConfigOf: TypeAlias = Callable[[Value], QuantizationConfig | None]
+Rules: TypeAlias = Mapping[Value, QuantizationRule | None]
+"""The rule with the qparams of each value that has some before calibration; see `known_rules`."""
 
 
 def requirements(
@@ -46,16 +48,34 @@ def requirements(
 
 @dataclass
 class _Requirements:
-    """Arguments of `requirements`, and the annotations found so far."""
+    """Arguments of `requirements`, and what is found so far, each once per value in the order of the program.
+
+    A model may have thousands of successive operators, and values that are read several times: nothing here is
+    recursive, and nothing looks farther than at the operands or readers of a value.
+
+    Attributes:
+        rules: see `known_rules`.
+        prescribers: the value whose operator prescribes the qparams of a value, possibly moved or selected, or None.
+        want_zero: values that only operators whose operands need zero point 0 read, possibly moved.
+        are_returned: values that the program returns, possibly moved.
+    """
 
     values: Values
     config_of: ConfigOf
     able: Capabilities
     io: QuantizationConfig | None
     notes: Notes
+    rules: Rules = field(init=False)
+    prescribers: dict[Value, Value | None] = field(default_factory=dict)
+    want_zero: set[Value] = field(default_factory=set)
+    are_returned: set[Value] = field(default_factory=set)
+    _made_symmetric: set[tuple[Value, torch.dtype]] = field(default_factory=set)
+    _dtypes: dict[Value, torch.dtype | None] = field(default_factory=dict)
 
     def found(self) -> Notes:
         """Return the annotations."""
+        self.rules = known_rules(self.values.all)
+        self._read_backwards()
         for state in self.values.states:  # not clipped in calibration, as an error would persist from call to call
             config = self.config_of(state.new)
             if config is not None and state.is_float:
@@ -68,8 +88,20 @@ class _Requirements:
                 config = self.config_of(value)
                 if config is not None:
                     self._annotate(value, config)
+            self.prescribers[value] = self._prescriber(value)  # again: the annotation of the value counts
         self._annotate_new_states()
         return self.notes
+
+    def _read_backwards(self) -> None:
+        """Find the values that depend on what is behind them."""
+        for value in reversed(self.values.all):
+            if any(reader.is_output or (reader.moves and reader in self.are_returned) for reader in value.readers):
+                self.are_returned.add(value)
+            if all(
+                reader.rule is not None and (reader.rule.symmetric or (reader.moves and reader in self.want_zero))
+                for reader in value.readers
+            ):
+                self.want_zero.add(value)
 
     def _annotate_io(self, io: QuantizationConfig) -> None:
         """Quantize every float input and output of the program, independently of its readers and producers.
@@ -81,10 +113,12 @@ class _Requirements:
         for value in self.values.all:
             if value.is_input and value.is_float and value not in self.notes and value not in states:
                 self.notes[value] = QuantizationAnnotation(output_qspec=io.input_activation)
+        for value in self.values.all:
+            self.prescribers[value] = self._prescriber(value)
         results: dict[Any, Spec] = {}
         for value in self.values.returned:
             if value.is_float:
-                source = self._prescriber(value)
+                source = self.prescribers[value]
                 results[value] = io.io_activation if source is None else self._prescribed(source, io)
         self.notes[self.values.output] = QuantizationAnnotation(input_qspec_map=results)
 
@@ -123,12 +157,12 @@ class _Requirements:
                 inputs[operand] = self._kept(operand, config.symmetric_activation, config)
         output = self._of_result(value, list(operands), rule, config, inputs)
         if rule.output is not OutputQuantization.SHARED:
-            own = {operand: known_rule(operand) for operand in operands}
+            own = {operand: self.rules[operand] for operand in operands}
             inputs |= {operand: config.fixed_activation(of) for operand, of in own.items() if of is not None}
-        if (own_rule := known_rule(value, moved=False)) is not None:
+        if (own_rule := own_rule_of(value, self.rules)) is not None:
             output = config.fixed_activation(own_rule)
         last = self._last(value, value.result)
-        if output == config.activation and _is_returned(last):
+        if output == config.activation and last in self.are_returned:
             output = config.io_activation
         self.notes[value] = note = QuantizationAnnotation(input_qspec_map=inputs)
         if last is value:
@@ -159,7 +193,7 @@ class _Requirements:
         if rule.output is OutputQuantization.SHARED:
             if len(operands) == 1:
                 return self._shared(operands[0], value, rule, config, inputs)
-            if (common := _common(operands)) is not None:
+            if (common := _common(operands, self.rules)) is not None:
                 inputs.update(dict.fromkeys(operands, config.fixed_activation(common)))
                 return config.fixed_activation(common)
             # Operands of a concatenation share qparams that cover all of them, so fixed ones cannot be used. They
@@ -186,7 +220,7 @@ class _Requirements:
             return SharedQuantizationSpec((operand, value))
         if whole_numbers is None or rule.new_values is NewValues.NONE:
             output = self._same(operand, value, config.activation, inputs)
-            if (own := known_rule(operand)) is not None:
+            if (own := self.rules[operand]) is not None:
                 inputs[operand] = config.fixed_activation(own)
             return _finer(operand, rule, config) if may_be_finer and config.activations == "int8" else output
         finer = config.between(whole_numbers) if rule.new_values is not NewValues.ANY else None
@@ -209,29 +243,44 @@ class _Requirements:
 
     def _is_coarser(self, operand: Value, config: QuantizationConfig) -> bool:
         """Return True if a value that is read in int16 was computed in int8."""
-        note = self.notes.get(operand)
-        while note is not None and isinstance(note.output_qspec, SharedQuantizationSpec):
-            place = note.output_qspec.edge_or_node
-            note = self.notes.get(place) if isinstance(place, Value) and place is not operand else None
-        spec = note.output_qspec if note is not None else None
-        return config.dtype is torch.int16 and spec is not None and spec.dtype is torch.int8
+        return config.dtype is torch.int16 and self._dtype(operand) is torch.int8
+
+    def _dtype(self, value: Value) -> torch.dtype | None:
+        """Return the dtype with which a value is computed, or one whose qparams it shares; None if unknown."""
+        sharing: dict[Value, None] = {}
+        found: torch.dtype | None = None
+        while value not in sharing:
+            if value in self._dtypes:
+                found = self._dtypes[value]
+                break
+            sharing[value] = None
+            note = self.notes.get(value)
+            spec = note.output_qspec if note is not None else None
+            if not isinstance(spec, SharedQuantizationSpec):
+                found = None if spec is None else spec.dtype
+                break
+            if not isinstance(spec.edge_or_node, Value):
+                break
+            value = spec.edge_or_node
+        self._dtypes.update(dict.fromkeys(sharing, found))
+        return found
 
     # ---------------------------------------------------------------- qparams that are known before calibration
 
     def _prescriber(self, value: Value) -> Value | None:
-        """Return the value whose operator prescribes the qparams of a value, possibly moved or selected, or None."""
-        while value.is_supported and value.rule is not None:
-            if value.rule.output is OutputQuantization.FIXED:
-                return value
-            operands = value.float_operands
-            if value.rule.output is not OutputQuantization.SHARED or len(operands) != 1:
-                return None
-            if value.rule.new_values is not NewValues.NONE and self._whole_numbers(operands[0]) is not None:
-                return None  # it has different ones
-            if getattr(getattr(self.notes.get(value), "output_qspec", None), "observer", "") == FINER:
-                return None  # it may have different ones
-            (value,) = operands
-        return None
+        """Return the prescriber of a value, given those of its operands."""
+        if not value.is_supported or value.rule is None:
+            return None
+        if value.rule.output is OutputQuantization.FIXED:
+            return value
+        operands = value.float_operands
+        if value.rule.output is not OutputQuantization.SHARED or len(operands) != 1:
+            return None
+        if value.rule.new_values is not NewValues.NONE and self._whole_numbers(operands[0]) is not None:
+            return None  # it has different ones
+        if getattr(getattr(self.notes.get(value), "output_qspec", None), "observer", "") == FINER:
+            return None  # it may have different ones
+        return self.prescribers[operands[0]]
 
     def _prescribed(self, value: Value, config: QuantizationConfig) -> Spec:
         """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is
@@ -245,7 +294,7 @@ class _Requirements:
 
         Other qparams would only add a rounding, and two operands that are compared would have different ones.
         """
-        source = self._prescriber(operand)
+        source = self.prescribers[operand]
         if source is None:
             return wanted
         qparams, note = self._prescribed(source, config), self.notes.get(source)
@@ -256,7 +305,7 @@ class _Requirements:
 
     def _whole_numbers(self, operand: Value) -> QuantizationRule | None:
         """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
-        rule: QuantizationRule | None = known_rule(operand) or getattr(self._prescriber(operand), "rule", None)
+        rule: QuantizationRule | None = self.rules[operand] or getattr(self.prescribers[operand], "rule", None)
         return rule if rule is not None and rule.is_whole else None
 
     # ---------------------------------------------------------------- zero point 0
@@ -266,7 +315,10 @@ class _Requirements:
 
         Otherwise each of them would requantize it, which costs an operator and a rounding.
         """
-        while _all_want_zero(value) and (note := self.notes.get(value)) is not None:
+        while value in self.want_zero and (note := self.notes.get(value)) is not None:
+            if (value, config.dtype) in self._made_symmetric:
+                return
+            self._made_symmetric.add((value, config.dtype))
             spec = note.output_qspec
             if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Value)):
                 affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
@@ -274,19 +326,6 @@ class _Requirements:
                     note.output_qspec = config.symmetric_activation
                 return
             value = spec.edge_or_node
-
-
-def _all_want_zero(value: Value) -> bool:
-    """Return True if only operators whose operands need zero point 0 read a value, possibly moved."""
-    return all(
-        reader.rule is not None and (reader.rule.symmetric or (reader.moves and _all_want_zero(reader)))
-        for reader in value.readers
-    )
-
-
-def _is_returned(value: Value) -> bool:
-    """Return True if the program returns the value, possibly moved."""
-    return any(reader.is_output or (reader.moves and _is_returned(reader)) for reader in value.readers)
 
 
 def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
@@ -299,31 +338,39 @@ def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -
 # ---------------------------------------------------------------- facts about values
 
 
-def known_rule(value: Value, *, moved: bool = True) -> QuantizationRule | None:
-    """Return the rule with the qparams that a rewrite gave to a value, or that sums of masks have; None without.
+def known_rules(values: Iterable[Value]) -> Rules:
+    """Return the rule with the qparams that a rewrite gave to each value, or that sums of masks have; None without.
 
     Args:
-        moved: it may have been moved since.
+        values: in the order of the program. Moved values have the rule of what is moved.
     """
+    rules: dict[Value, QuantizationRule | None] = {}
+    for value in values:
+        rule = own_rule_of(value, rules)
+        # An operator that makes other values than its operands has its own qparams.
+        if rule is None and value.moves and value.rule is not None and value.rule.new_values is NewValues.NONE:
+            rule = _common(value.operands, rules)
+        rules[value] = rule
+    return rules
+
+
+def own_rule_of(value: Value, rules: Rules) -> QuantizationRule | None:
+    """Return the rule of a value that is not that of a moved operand, given the rules of its operands."""
     if value.rewrite_rule is not None:
         return value.rewrite_rule
-    if value.form is Form.SUM and len(value.operands) == 2 and any(map(is_mask, value.operands)):
-        others = [operand.numbers() for operand in value.operands if not is_mask(operand)]
-        if all(data is not None and bool(((data == 0) | (data <= MASKED)).all()) for data in others):
+    if value.form is Form.SUM and len(value.operands) == 2:
+        others = [operand for operand in value.operands if rules[operand] != HIDDEN]
+        if len(others) < 2 and all(_is_mask_data(operand.numbers()) for operand in others):
             return HIDDEN
-    if not moved or not value.moves or not value.operands:
-        return None
-    if value.rule is None or value.rule.new_values is not NewValues.NONE:
-        return None  # it has its own qparams
-    return _common(value.operands)
+    return None
 
 
-def _common(values: list[Value]) -> QuantizationRule | None:
+def _is_mask_data(data: Any) -> bool:
+    """Return True for the numbers of a stored mask: zeros, and numbers that mean minus infinity."""
+    return data is not None and bool(((data == 0) | (data <= MASKED)).all())
+
+
+def _common(values: Sequence[Value], rules: Rules) -> QuantizationRule | None:
     """Return the rule of qparams that were given to all values; None if there are none, or several."""
-    rules = [known_rule(value) for value in values]
-    return rules[0] if all(rule == rules[0] for rule in rules) else None
-
-
-def is_mask(value: Value) -> bool:
-    """Return True if a value holds only zeros and numbers that mean minus infinity."""
-    return known_rule(value) == HIDDEN
+    found = [rules[value] for value in values]
+    return found[0] if found and all(rule == found[0] for rule in found) else None
