@@ -29,6 +29,7 @@ from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream import words_of
 from tests.board.needed import need_qemu
 from tests.deploy import firmware
+from tests.tools import need
 
 SOURCES = Path(__file__).parent / "firmware"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -38,7 +39,7 @@ KINDS = [("ethosu-litert", "corstone300", 0), ("ethosu-tosa", "corstone320", 2),
 
 
 def built(name: str, folder: Path, board: str = "mps3-an547") -> Path:
-    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "qemu-system-arm")
     need_qemu()
     core = firmware.BOARDS[board]
     relaxed = ("-Wno-pedantic", "-Wno-conversion", "-Wno-int-to-pointer-cast", "-Wno-pointer-to-int-cast")
@@ -169,6 +170,7 @@ import os
 from pathlib import Path
 from micronpu.board.boards import find_board
 from micronpu.board.machine import Machine
+from tests.tools import need
 machine = Machine(find_board("corstone300"), Path({str(driver)!r}), ["ethos-u55-128"])
 shell = machine._emulator._process.pid
 print(*Path(f"/proc/{{shell}}/task/{{shell}}/children").read_text().split(), flush=True)

@@ -27,6 +27,7 @@ from tests.board import gdb_server
 from tests.board.gdb_server import FLASH, M4, M33, RAM, Board, image, served, written
 from tests.board.needed import need_qemu
 from tests.deploy import firmware
+from tests.tools import need
 
 PASS = b"PASS: 1 vectors, 0 elements differ\n"
 OUTPUT = "micronpu-output net 0 0 int8:1x4:0,1 4 0 {}\n"
@@ -283,7 +284,7 @@ def test_answers_that_mean_nothing(tmp_path: Path) -> None:
 def test_on_qemus_server(machine: str, ending: int, tmp_path: Path) -> None:
     """A firmware in RAM of a board that QEMU emulates: its console, its exit status, its fault with the line."""
     need_qemu()
-    firmware.need("arm-none-eabi-gcc")
+    need("arm-none-eabi-gcc")
     source = Path(__file__).parent / "firmware" / "prints.c"
     core = firmware.BOARDS[machine]
     built = firmware.compile_source(source, tmp_path, core, "-g", f"-DENDING={ending}")
@@ -302,7 +303,7 @@ def test_on_qemus_server(machine: str, ending: int, tmp_path: Path) -> None:
 def test_breakpoints_of_semihosting_on_a_core(tmp_path: Path) -> None:
     """A server without semihosting halts the core at each BKPT: here by a breakpoint on it."""
     need_qemu()
-    firmware.need("arm-none-eabi-gcc")
+    need("arm-none-eabi-gcc")
     source = Path(__file__).parent / "firmware" / "prints.c"
     built = firmware.compile_source(source, tmp_path, "cortex-m33", "-DENDING=5")
     path = firmware.link([built], "mps2-an505", tmp_path)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from micronpu.chips import core as machines
 from micronpu.deploy import integration
@@ -27,13 +24,6 @@ CORES = {
 }
 BOARDS = {"mps2-an505": "cortex-m33", "mps3-an547": "cortex-m55"}
 MORE_BOARDS = {"mps2-an385": "cortex-m3", "mps2-an386": "cortex-m4", "mps2-an500": "cortex-m7"}
-
-
-def need(*tools: str) -> None:
-    """Skips a test where a tool is missing; CI installs them all."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} is not installed: apt-get install gcc-arm-none-eabi qemu-system-arm")
 
 
 @functools.cache

@@ -19,9 +19,10 @@ from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_BYTES
 from micronpu.runtime import ArrayProgram, RunOptions
-from tests.deploy import firmware, programs
+from tests.deploy import programs
 from tests.deploy.host_build import built, sized
 from tests.deploy.test_pools import PLAIN, made
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KINDS = [
@@ -85,7 +86,7 @@ def test_in_a_folder(tmp_path: Path) -> None:
     assert 0 < named["dtcm"].bytes <= 2000 and named["sram"].bytes > 0
     assert 'MICRONPU_SECTION(".micronpu.hot")' in (folder / "micronpu_pools.c").read_text()
     assert "*(.micronpu.hot)" in (folder / "micronpu_sections.ld").read_text()
-    firmware.need("g++")
+    need("g++")
     app = built(sized(folder), tmp_path / "app")
     assert subprocess.run([str(app)], capture_output=True, text=True).stdout.startswith("PASS: 4 vectors, 0 elements")
 

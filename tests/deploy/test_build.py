@@ -23,6 +23,7 @@ from micronpu.deploy.build import BuildError, BuildOptions, build
 from micronpu.deploy.footprint import footprint
 from tests.deploy import firmware, programs, runner
 from tests.deploy.host_build import host
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TOOLS = ("cmake", "ninja", "arm-none-eabi-gcc", "arm-none-eabi-g++")
@@ -46,7 +47,7 @@ def npu_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation of ExecuTorch with its headers and with libraries that have nothing in them."""
-    firmware.need(*TOOLS)
+    need(*TOOLS)
     folder = tmp_path_factory.mktemp("hollow")
     package = folder / "lib" / "cmake" / "ExecuTorch"
     package.mkdir(parents=True)
@@ -121,8 +122,23 @@ def test_tools_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "apt-get install gcc-arm-none-eabi libstdc++" in found["arm-none-eabi-g++"].remedy
 
 
+def test_a_compiler_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian packages it apart: the compiler is installed, and no program builds."""
+    folder = plain(tmp_path, "CMakeLists.txt", "board/toolchain.cmake")
+    (tmp_path / "bin").mkdir()
+    for name in TOOLS:
+        (tmp_path / "bin" / name).write_text(
+            "#!/bin/sh\necho 'fatal error: atomic: No such file or directory' >&2; exit 1\n"
+        )
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(toolchain.sys, "platform", "linux")
+    with pytest.raises(BuildError, match=r"arm-none-eabi-g\+\+, and no.*apt-get install gcc-arm-none-eabi libstdc"):
+        build(folder, BuildOptions())
+
+
 def test_without_executorch(core_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    firmware.need(*TOOLS)
+    need(*TOOLS)
     monkeypatch.delenv("executorch_DIR", raising=False)
     with pytest.raises(BuildError, match=r"needs ExecuTorch, .*CMake finds none.*--runtime PATH.*README\.md"):
         build(core_folder, BuildOptions(output=tmp_path / "out"))
@@ -208,7 +224,7 @@ SECTIONS {
 
 def test_sizes_of_a_firmware(tmp_path: Path) -> None:
     """Sums are those of binutils; merged constants count once; what is copied to RAM counts twice."""
-    firmware.need("arm-none-eabi-gcc")
+    need("arm-none-eabi-gcc")
 
     def compiled(name: str, text: str, archive: str = "") -> str:
         source, made = tmp_path / name, tmp_path / f"{name}.obj"
@@ -245,7 +261,7 @@ def test_sizes_of_a_firmware(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    firmware.need(*TOOLS)
+    need(*TOOLS)
     runner.need()
     return runner.installed(tmp_path_factory.mktemp("executorch"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import types
@@ -34,6 +33,7 @@ from micronpu.targets import board as pools
 from micronpu.targets.registry import core_library
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized
+from tests.tools import need
 
 HERE = Path(__file__).parent
 
@@ -44,7 +44,7 @@ def plan_of(kind: str) -> Plan:
 
 def test_sizes_are_those_of_the_core(tmp_path: Path) -> None:
     """The very headers of ExecuTorch, compiled for a Cortex-M."""
-    firmware.need("arm-none-eabi-g++")
+    need("arm-none-eabi-g++")
     checks = "\n".join(
         f"static_assert(kExpected_{f.name} == kActual_{f.name});" for f in dataclasses.fields(pools.Sizes)
     )
@@ -179,8 +179,7 @@ def test_bundled_program(kind: str, tmp_path: Path) -> None:
 
 def test_every_kernel_has_a_registration(tmp_path: Path) -> None:
     """Declarations have the signatures of ExecuTorch's kernels: what they name links, or is not in the wheel at all."""
-    if shutil.which("g++") is None or shutil.which("nm") is None:
-        pytest.skip("g++ or nm is not installed")
+    need("g++", "nm")
     names = [name if "::" in name else f"aten::{name}" for name in kernels._functions()]
     known = [*names, *(f"cortex_m::{name}" for name in core_library("cortex_m").schemas() if name.endswith(".out"))]
     found, refused = [], []
@@ -414,8 +413,7 @@ def test_inspection_has_the_same_pools() -> None:
 
 def test_application_runs(tmp_path: Path) -> None:
     """`main.cpp` on this machine: the runtime and the kernels of the wheel, pools of this machine's sizes."""
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+    need("g++")
     folder = tmp_path / "out"
     programs.program("host").deploy(folder)
     folder = sized(folder)

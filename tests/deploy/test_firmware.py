@@ -16,6 +16,7 @@ from micronpu.program.digest import unsealed
 from tests.compile.small import batches, conv, image
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -37,7 +38,7 @@ MORE_ROWS = [("core", core) for core in firmware.CORES if ("core", core) not in 
 
 @pytest.mark.parametrize(("kind", "core"), [*ROWS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE_ROWS)])
 def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    need("arm-none-eabi-gcc", "arm-none-eabi-g++")
     folder = tmp_path / "out"
     programs.program(kind).deploy(folder, name="net")
     (folder / "data.c").write_text('#include "net_data.h"\n')
@@ -56,7 +57,7 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
 
 def test_the_c_of_the_pages_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:
     """A file, and the body of a function behind the names that the pages say are the reader's."""
-    firmware.need("arm-none-eabi-gcc")
+    need("arm-none-eabi-gcc")
     docs = Path(__file__).parents[2] / "docs"
     page = "".join((docs / name).read_text(encoding="utf-8") for name in ("deploy.md", "firmware.md"))
     whole, body = re.findall(r"^```c\n(.*?)^```", page, re.S | re.M)
@@ -68,7 +69,7 @@ def test_the_c_of_the_pages_compiles_as_it_stands(int8_folder: Path, tmp_path: P
 
 def test_the_port_has_no_warning_and_no_heap(tmp_path: Path) -> None:
     """Start-up and console of the emulated boards, with gcc and clang."""
-    firmware.need("arm-none-eabi-gcc", "clang")
+    need("arm-none-eabi-gcc", "clang")
     for core in firmware.CORES:
         for name in ("startup.c", "semihosting.c"):
             firmware.compile_source(firmware.PORT / name, tmp_path, core)
@@ -77,7 +78,7 @@ def test_the_port_has_no_warning_and_no_heap(tmp_path: Path) -> None:
 
 def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: Path) -> None:
     """As its README says, as far as it goes without ExecuTorch: the library of programs, pools, images and vectors."""
-    firmware.need("arm-none-eabi-gcc", "cmake")
+    need("arm-none-eabi-gcc", "cmake")
     command = ["cmake", "-S", str(int8_folder), "-B", str(tmp_path), "-DMICRONPU_BOARD=ON"]
     toolchain = int8_folder / "board" / "toolchain.cmake"
     printed = host([*command, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"])
@@ -91,7 +92,7 @@ def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: 
     [*((board, False) for board in (*firmware.BOARDS, *firmware.MORE_BOARDS)), ("mps3-an547", True)],
 )
 def test_on_an_emulated_board(int8_folder: Path, board: str, resident: bool, tmp_path: Path) -> None:
-    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "qemu-system-arm")
     integer_io = programs.program("ethosu_int8").integer_io
     assert integer_io is not None and integer_io.outputs[0] is not None
     io, result = integer_io.inputs[0], integer_io.outputs[0]
@@ -148,7 +149,7 @@ def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None,
 
     Sections that nothing uses are discarded: the pools of a program that is called stay, those of another do not.
     """
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    need("arm-none-eabi-gcc", "arm-none-eabi-g++")
     flags = firmware.executorch_flags()
     files = ("micronpu_pools.c", "micronpu_model.cpp", "model.cpp")
     objects = [firmware.compile_source(int8_folder / name, tmp_path, "cortex-m55", *flags) for name in files]
@@ -179,7 +180,7 @@ def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None,
 
 def test_calls_are_exclusive_and_interrupts_stay_masked(int8_folder: Path, tmp_path: Path) -> None:
     """As the compiler has written it: an exclusive store of `running_`, and no CPSIE, whatever PRIMASK was."""
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    need("arm-none-eabi-gcc", "arm-none-eabi-g++")
     driver = Path(__file__).parent / "driver"
 
     def function(source: str, name: str, *more: str) -> str:

@@ -15,6 +15,7 @@ from micronpu.deploy.functions import DEFINITIONS, Smooth, exponential, nms, res
 from micronpu.deploy.shared import FUNCTIONS
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
+from tests.tools import need
 
 HERE = Path(__file__).parent
 ROWS, ONE = 1000, 1 << 24
@@ -122,7 +123,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_same_bits_on_this_machine(compiler: str, sources: list[Path], tmp_path: Path) -> None:
-    firmware.need(compiler)
+    need(compiler)
     flags = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
     flags += ["-fsanitize=undefined", "-fno-sanitize-recover"] if compiler == "gcc" else []
     host([*flags, *map(str, sources), "-o", str(tmp_path / "app")])
@@ -131,7 +132,7 @@ def test_the_same_bits_on_this_machine(compiler: str, sources: list[Path], tmp_p
 
 @pytest.mark.parametrize("board", firmware.BOARDS)
 def test_the_same_bits_on_an_emulated_core(board: str, sources: list[Path], tmp_path: Path) -> None:
-    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "qemu-system-arm")
     objects = [firmware.compile_source(path, tmp_path, firmware.BOARDS[board]) for path in sources]
     assert firmware.run(firmware.link(objects, board, tmp_path), board) == expected()
 

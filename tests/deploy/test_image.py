@@ -15,6 +15,7 @@ from micronpu.deploy.image import CRC_AT, SIGNATURE_AT, Image, make_image, signe
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
 from tests.deploy.test_shared import plain
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -58,7 +59,7 @@ def sources(folder: Path, kind: str) -> list[Path]:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_check_on_this_machine(compiler: str, tmp_path: Path) -> None:
     """10,000 damaged images are refused; so is what needs other pools, kernels, runtime, NPU or borders."""
-    firmware.need(compiler)
+    need(compiler)
     files = sources(tmp_path / "out", "core")
     flags = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
     host([*flags, *map(str, files), "-o", str(tmp_path / "app")])
@@ -68,7 +69,7 @@ def test_the_check_on_this_machine(compiler: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("board", firmware.BOARDS)
 def test_the_check_on_an_emulated_board(board: str, tmp_path: Path) -> None:
     """Ten thousand damaged images, one by one."""
-    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "qemu-system-arm")
     core = firmware.BOARDS[board]
     objects = [firmware.compile_source(path, tmp_path, core) for path in sources(tmp_path / "out", "small")]
     assert firmware.run(firmware.link(objects, board, tmp_path), board) == "DONE\n"
@@ -76,7 +77,7 @@ def test_the_check_on_an_emulated_board(board: str, tmp_path: Path) -> None:
 
 def test_the_check_is_small(tmp_path: Path) -> None:
     """With its sentences, at most 2 kB."""
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-size")
+    need("arm-none-eabi-gcc", "arm-none-eabi-size")
     deploy(programs.program("core").buffer, tmp_path / "out")
     for core in firmware.CORES:
         made = firmware.compile_source(tmp_path / "out" / "micronpu_image.c", tmp_path, core, "-Os")

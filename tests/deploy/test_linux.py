@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.deploy.image import make_image
 from tests.compile.state_rows import ROWS, sequences
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -120,10 +120,8 @@ def test_of_a_program_with_states_the_first_vector_is_checked(tmp_path: Path) ->
     assert check(tmp_path / "linux", runner(tmp_path)) == (0, "PASS: 1 vectors, no output differs\n")
 
 
-@pytest.mark.skipif(
-    not (shutil.which("cmake") and shutil.which("aarch64-linux-gnu-g++")), reason="a cross compiler for aarch64"
-)
 def test_the_toolchain_file_builds_for_the_core(tmp_path: Path) -> None:
+    need("cmake", "aarch64-linux-gnu-g++")
     compiled().deploy(tmp_path / "linux")
     source = tmp_path / "source"
     source.mkdir()

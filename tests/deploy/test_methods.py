@@ -21,6 +21,7 @@ from micronpu.program.plan import read_plan
 from micronpu.targets import board as pools
 from tests.deploy.host_build import built, host, host_sizes, sized
 from tests.deploy.test_shared import source
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = Path(__file__).parent
@@ -59,8 +60,7 @@ def notes() -> CompiledMethods:
 
 @pytest.fixture
 def compiler() -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+    need("g++")
 
 
 @pytest.mark.usefixtures("compiler")

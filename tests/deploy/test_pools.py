@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from micronpu.targets import board as pools
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host, host_sizes, libraries
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = Path(__file__).parent
@@ -165,8 +165,7 @@ def made(name: str) -> Made:
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes]:
     """The program with exact pools, and the sizes of ExecuTorch's structures on this machine."""
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+    need("g++")
     folder = tmp_path_factory.mktemp("counter")
     flags = ("g++", "-std=c++17", "-Wno-deprecated-declarations", f"-I{HERE}", *firmware.executorch_flags())
     host([*flags, str(HERE / "exact_pools.cpp"), "-o", str(folder / "exact"), *libraries()])

@@ -26,14 +26,14 @@ from micronpu.targets import board as pools
 from tests.compile.small import linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, host_sizes, sized
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
 def compiler() -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+    need("g++")
 
 
 class Mean(nn.Module):
@@ -163,7 +163,7 @@ def test_a_profile_says_by_its_payload_which_program_it_is(tmp_path: Path) -> No
 @pytest.mark.parametrize("core", ["cortex-m33", "cortex-m55"])
 def test_nothing_is_defined_twice(core: str, tmp_path: Path) -> None:
     """All objects of a firmware with three programs, for the core: every symbol once."""
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++", "arm-none-eabi-nm")
+    need("arm-none-eabi-gcc", "arm-none-eabi-g++", "arm-none-eabi-nm")
     folder = tmp_path / "out"
     deploy_together([source("core", "one"), source("core", "two"), source("two", "three")], folder)
     objects = []
@@ -242,6 +242,7 @@ def test_data_in_a_file_beside_the_program(tmp_path: Path) -> None:
 
 def test_two_npus_of_one_chip(tmp_path: Path) -> None:
     """Alif's E8: one core drives an Ethos-U55 and an Ethos-U85, and each program starts its own."""
+    need("arm-none-eabi-gcc")
     from tests.deploy.test_start_up import network
 
     sources = [Source(network(1, "alif-e8").buffer, "large"), Source(network(1, "alif-e8-hp").buffer, "small")]

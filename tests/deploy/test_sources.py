@@ -12,6 +12,7 @@ import pytest
 from micronpu.deploy.shared import FUNCTIONS
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DRIVER = f"-I{Path(__file__).parent / 'driver'}"
@@ -38,7 +39,7 @@ def sources(folder: Path) -> list[Path]:
 
 def test_no_warning_of_clang(folder: Path, core_folder: Path) -> None:
     """For this machine; gcc's for the cores are in `test_firmware` and below."""
-    firmware.need("clang")
+    need("clang")
     for place in (folder, core_folder):
         for path in sources(place):
             if path.parent.name == "board":  # of an Arm core, which another test compiles
@@ -51,7 +52,7 @@ def test_no_warning_of_clang(folder: Path, core_folder: Path) -> None:
 @pytest.fixture(scope="module")
 def objects(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Objects for a Cortex-M55, each with what its functions call."""
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++", "arm-none-eabi-nm")
+    need("arm-none-eabi-gcc", "arm-none-eabi-g++", "arm-none-eabi-nm")
     work = tmp_path_factory.mktemp("objects")
     for path in sources(folder):
         flags = firmware.executorch_flags() if path.suffix == ".cpp" else ()

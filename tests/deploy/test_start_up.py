@@ -35,6 +35,7 @@ from tests.board.needed import need_qemu
 from tests.compile.small import Small, batches, image
 from tests.deploy import firmware
 from tests.deploy.host_build import host
+from tests.tools import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = Path(__file__).parent
@@ -65,7 +66,7 @@ def vector() -> Any:
 @pytest.fixture(scope="module")
 def elf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A firmware, built once."""
-    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "qemu-system-arm")
     need_qemu()
     work = tmp_path_factory.mktemp("field")
     folder = work / "out"
@@ -255,7 +256,7 @@ int main(void) {
 
 def test_the_cache_key_has_the_pools_and_nothing_else(tmp_path: Path) -> None:
     """Ranges of the driver are whole memories: what only the core reads, such as the program, stays as it is."""
-    firmware.need("gcc")
+    need("gcc")
     chip = micronpu.chips.shipped_chips()["alif-e8-hp"]
     for name, text in start_up_sources(
         EthosUFirmware(), "it", [Started("ethos-u55-256", chip)], [("pool", 128)]
@@ -272,7 +273,7 @@ def test_the_cache_key_has_the_pools_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_start_up_compiles_for_every_chip_without_a_warning(tmp_path: Path) -> None:
     """With gcc and clang; where a chip's file does not say where its NPU is, the build stops with a sentence."""
-    firmware.need("arm-none-eabi-gcc", "clang")
+    need("arm-none-eabi-gcc", "clang")
     known = tried = 0
     shipped = micronpu.chips.shipped_chips()
     text = (HERE.parents[1] / "src/micronpu/chips/m55m1.toml").read_text(encoding="utf-8")

@@ -15,14 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tools import need
 
 pytest.importorskip("model_explorer")
 webdriver = pytest.importorskip("selenium.webdriver")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with its driver"),
-]
+pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parents[2] / "golden"
 LIMIT = 300
 """Seconds after which something is wrong, however busy the machine."""
@@ -48,6 +45,7 @@ wait();
 @pytest.fixture
 def address() -> Iterator[str]:
     """Of the page of a program, by the command as a user starts it."""
+    need("chromium", "chromedriver")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -71,11 +69,11 @@ def address() -> Iterator[str]:
 
 def test_the_page_shows_the_program_and_where_it_runs(address: str) -> None:
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = shutil.which("chromium") or ""
     # Model Explorer draws with WebGL, which a machine without a graphics card computes.
     for argument in ("--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"):
         options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     try:
         driver.set_page_load_timeout(LIMIT)
         driver.set_script_timeout(LIMIT)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import need
 
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import DelegationReport
@@ -18,7 +19,6 @@ from micronpu.report.memory import Arena, Item, Life, MemoryReport, PartitionMem
 from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.report.verdict import Reason, Verdict
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 Browser = Any
 ODD = "</script><b>odd</b>"
 
@@ -26,14 +26,13 @@ ODD = "</script><b>odd</b>"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     webdriver = pytest.importorskip("selenium.webdriver")
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("no chromium with its driver")
+    need("chromium", "chromedriver")
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = shutil.which("chromium") or ""
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     driver.set_script_timeout(120)
     yield driver
     driver.quit()

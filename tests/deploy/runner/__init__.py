@@ -21,6 +21,7 @@ from micronpu.board.check import Finished, MachineOptions, run_firmware
 from micronpu.board.runners import find_runner
 from micronpu.chips import core as machines
 from micronpu.deploy import integration
+from tests import tools
 from tests.board.needed import need_runners
 from tests.deploy import firmware
 from tests.deploy.host_build import host
@@ -49,7 +50,7 @@ set(executorch_FOUND ON)
 
 def need() -> None:
     """Skips a test where a tool or the runner is missing; CI installs them."""
-    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++", "cmake")
+    tools.need("arm-none-eabi-gcc", "arm-none-eabi-g++", "cmake")
     need_runners()
 
 

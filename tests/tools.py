@@ -1,0 +1,81 @@
+"""Programs that a machine may lack: a test that runs one calls `need` first, and is skipped with its Debian package.
+
+`python -m tests.tools bare FOLDER` fills a folder with links to every program of PATH but these, and `freestanding`
+with compilers for Cortex-M beside them that have no C library: PATHs of machines on which `make test` has to pass.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from micronpu.deploy.toolchain import has_library
+
+PACKAGES = {
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "arm-none-eabi-g++": "gcc-arm-none-eabi libstdc++-arm-none-eabi-newlib",
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
+    "clang": "clang",
+    "cmake": "cmake",
+    "g++": "g++",
+    "gcc": "gcc",
+    "gdb": "gdb",
+    "gdb-multiarch": "gdb-multiarch",
+    "ninja": "ninja-build",
+    "nm": "binutils",
+    "qemu-aarch64-static": "qemu-user-static",
+    "qemu-system-arm": "qemu-system-arm",
+}
+"""The Debian packages of each program."""
+
+_PREFIXES = ("aarch64-linux-gnu-", "arm-none-eabi-", "chrom", "clang", "cmake", "gdb", "ninja", "qemu-")
+"""Beginnings of the names of programs that a bare machine lacks."""
+
+CROSS = "arm-none-eabi-"
+
+
+def main_of(tool: str) -> str:
+    """Return the program that a package is known by: gcc, for the others of the cross compiler."""
+    return f"{CROSS}gcc" if tool.startswith(CROSS) and tool not in PACKAGES else tool
+
+
+def is_there(tool: str) -> bool:
+    """Return True if a program is installed; a compiler for Cortex-M only with its library."""
+    return shutil.which(tool) is not None and (tool != main_of(tool) or not tool.startswith(CROSS) or has_library(tool))
+
+
+def need(*tools: str) -> None:
+    """Skip a test where a program is missing; CI installs them all."""
+    missing = [tool for tool in tools if not is_there(tool)]
+    if missing:
+        packages = " ".join(dict.fromkeys(" ".join(PACKAGES[main_of(tool)] for tool in missing).split()))
+        pytest.skip(f"{', '.join(missing)} cannot be used: apt-get install {packages}")
+
+
+def write_path(folder: Path, *, freestanding: bool) -> None:
+    """Fill a folder with links to the programs of PATH that a bare machine has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in os.get_exec_path():
+        for path in Path(place).iterdir() if Path(place).is_dir() else ():
+            if not path.name.startswith(_PREFIXES) and not (folder / path.name).is_symlink():
+                (folder / path.name).symlink_to(path)
+    for name in ("gcc", "g++") if freestanding else ():
+        compiler = shutil.which(f"{CROSS}{name}")
+        if compiler is None:
+            raise SystemExit(f"there is no {CROSS}{name}: apt-get install {PACKAGES[f'{CROSS}{name}']}")
+        command = [compiler, "-print-file-name=include"]
+        own = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        script = folder / f"{CROSS}{name}"
+        script.write_text(f'#!/bin/sh\nexec {compiler} -nostdinc -isystem {own} "$@"\n')
+        script.chmod(0o755)
+
+
+if __name__ == "__main__":
+    write_path(Path(sys.argv[2]), freestanding=sys.argv[1] == "freestanding")
