@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from executorch.exir._serialize._program import deserialize_pte_binary, serializ
 from executorch.exir.schema import (
     BoolList,
     EValue,
+    FreeCall,
     Int,
     IntList,
     JumpFalseCall,
+    KernelCall,
     MoveCall,
     Null,
+    Operator,
     OptionalTensorList,
     ScalarType,
     String,
@@ -92,6 +96,9 @@ class Plan:
     @property
     def placed(self) -> Any:
         return self.first(lambda t: t.allocation_info is not None)
+
+    def index_of(self, value: Any) -> int:
+        return next(i for i, v in enumerate(self.values) if v.val is value)
 
     def add(self, value: Any) -> int:
         self.values.append(EValue(value))
@@ -192,6 +199,12 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
         "writes into a constant",
     ),
     "move to another kind": (lambda p: p.instruction(MoveCall(p.add(Int(1)), 0)), "moves a int into a"),
+    "move into another shape": (
+        lambda p: p.instruction(MoveCall(p.index_of(p.constant), p.index_of(p.placed))),
+        "into one of another type or shape, or a constant",
+    ),
+    "tensor that is freed": (lambda p: p.instruction(FreeCall(0)), "is a FreeCall, which no program has that runs"),
+    "memory that a jump skips": (lambda p: _skipped(p), "argument 0 of instruction 9, .* is a tensor without memory"),
     "jump back": (lambda p: p.instruction(JumpFalseCall(p.add(Int(1)), 0)), "branches on a int"),
     "endless loop": (lambda p: p.instruction(JumpFalseCall(_bool(p), 0)), "instruction 0, which is neither forward"),
     "scale of zero": (lambda p: setattr(p.value("quantize_per_tensor", 1).val, "double_val", 0.0), "has the scale 0"),
@@ -220,6 +233,28 @@ def _bool(plan: Plan) -> int:
     from executorch.exir.schema import Bool
 
     return plan.add(Bool(False))
+
+
+def _skipped(plan: Plan) -> None:
+    """Jump over a view, whose result the last instruction reads."""
+    like = plan.value("quantize_per_tensor", 0)
+    plan.plan.operators.append(Operator("executorch_prim::et_view", "default"))
+    made = plan.add(replace(like.val, allocation_info=None))
+    sizes = plan.add(IntList([plan.add(Int(n)) for n in like.val.sizes]))
+    plan.instruction(JumpFalseCall(_bool(plan), len(plan.plan.chains[0].instructions) + 2))
+    plan.instruction(KernelCall(len(plan.plan.operators) - 1, [plan.values.index(like), sizes, made]))
+    first = plan.call("quantize_per_tensor")
+    plan.instruction(KernelCall(first.op_index, [made, *first.args[1:]]))
+
+
+def test_a_branch_of_executorchs_writer_runs() -> None:
+    """It moves the results of both branches."""
+    model = nn.Module()
+    model.forward = lambda x: torch.cond(x.sum() > 0, lambda x: (x + 1, x - 2), lambda x: (x * 2, x - 3), (x,))  # type: ignore[assignment]
+    branches = bytes(to_edge(torch.export.export(model, (X,))).to_executorch().buffer)
+    for x in (X + 1, X - 1):
+        for got, wanted in zip(HostProgram(branches).run(x), model(x), strict=True):
+            assert torch.equal(got, wanted)
 
 
 def test_a_whole_plan_runs() -> None:

@@ -8,8 +8,8 @@ are not checked; see `micronpu.program.digest` for that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from micronpu.base.errors import PayloadError
@@ -127,14 +127,13 @@ class _Plan:
                 self._at(index, f"{what} {number}")
         self._check_delegates()
         operators = [self._operator(o) for o in self._plan.vector(ExecutionPlan.OPERATORS).tables()]
-        placed = {i for i, v in enumerate(self._values) if v.kind is Kind.TENSOR and v.content.placed}
-        placed.update(*borders)
+        has_memory = [i for i, v in enumerate(self._values) if v.kind is Kind.TENSOR and v.content.placed]
+        placed = dict.fromkeys([*has_memory, *borders[0], *borders[1]], -1)  # the instruction that gives it memory
         for chain in self._plan.vector(ExecutionPlan.CHAINS).tables():
             _need(chain.offset(Chain.INSTRUCTIONS), "a chain has no instructions")
             calls = calls_of(chain, operators)
             self._loops = {loop.last: loop for loop in loops_of(calls, self._number)}
-            for number, call in enumerate(calls):
-                self._check_instruction(call, number, len(calls), placed)
+            self._check_chain(calls, placed)
             for loop in self._loops.values():
                 self._check_loop(loop)
 
@@ -253,25 +252,38 @@ class _Plan:
             if location == DataLocation.INLINE:
                 _need(inline.table(index).offset(BackendDelegateInlineData.DATA), f"{where} has an empty payload")
 
-    def _check_instruction(self, call: PlanCall, number: int, count: int, placed: set[int]) -> None:
+    def _check_chain(self, calls: Sequence[PlanCall], placed: dict[int, int]) -> None:
+        skipped: dict[int, int] = {}  # the first jump that leads to an instruction
+        for number, call in enumerate(calls):
+            # Tensors that got memory after the jump may have none here.
+            while number in skipped and next(reversed(placed.values()), -1) >= skipped[number]:
+                placed.popitem()
+            self._check_instruction(call, number, len(calls), placed)
+            if call.kind == "JumpFalseCall":
+                skipped.setdefault(call.control[1], number)
+
+    def _check_instruction(self, call: PlanCall, number: int, count: int, placed: dict[int, int]) -> None:
         where = f"instruction {number}"
-        _need(call.kind != "None", f"{where} is none")
         if call.kind == "KernelCall":
-            self._check_call(call.operator, call.arguments, placed, f"{where}, {call.operator},")
+            self._check_call(call, number, placed)
         elif call.kind == "DelegateCall":
             delegates = self._plan.vector(ExecutionPlan.DELEGATES).length
             _need(0 <= call.delegate < delegates, f"{where} calls delegate {call.delegate} of {delegates}")
             for position, argument in enumerate(call.arguments):
                 self._at(argument, f"argument {position} of {where}")
                 self._check_placed(argument, placed, f"argument {position} of {where}")
-        elif call.kind == "MoveCall":
+        elif call.kind == "MoveCall":  # in branches that ExecuTorch's own writer makes
             moved, into = (self._at(index, where) for index in call.control)
-            _need(moved.kind is into.kind, f"{where} moves a {moved.kind} into a {into.kind}")
-            placed.add(call.control[1])
+            _need(moved.kind is into.kind is Kind.TENSOR, f"{where} moves a {moved.kind} into a {into.kind}")
+            same = replace(moved.content, placed=True) == replace(into.content, placed=True)
+            _need(same, f"{where} moves a tensor into one of another type or shape, or a constant")
+            for index in call.control:
+                self._check_placed(index, placed, where)
         elif call.kind == "JumpFalseCall":
             index, destination = call.control
             condition = self._at(index, where).kind
             _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} branches on a {condition}")
+            self._check_placed(index, placed, f"the condition of {where}")
             loop = self._loops.get(number)
             back = loop is not None and loop.first == destination
             _need(
@@ -280,8 +292,7 @@ class _Plan:
                 "that ends",
             )
         else:
-            freed = self._at(call.control[0], where)
-            _need(freed.kind is Kind.TENSOR, f"{where} frees what is no tensor")
+            raise _BadPlanError(f"{where} is a {call.kind}, which no program has that runs here")
 
     def _number(self, index: int) -> object:
         """Content of an integer value."""
@@ -296,7 +307,7 @@ class _Plan:
         rows = shape[axis] if isinstance(axis, int) and 0 <= axis < len(shape) else 0
         _need(rows > 0, f"the loop at instruction {loop.first} is over a sequence of no rows")
 
-    def _check_placed(self, index: int, placed: set[int], where: str) -> None:
+    def _check_placed(self, index: int, placed: dict[int, int], where: str) -> None:
         value = self._values[index]
         if value.kind is Kind.TENSOR:
             has_memory = index in placed or not value.content.elements
@@ -306,7 +317,8 @@ class _Plan:
                 if item >= 0:
                     self._check_placed(item, placed, where)
 
-    def _check_call(self, operator: str, arguments: tuple[int, ...], placed: set[int], where: str) -> None:
+    def _check_call(self, call: PlanCall, number: int, placed: dict[int, int]) -> None:
+        operator, arguments, where = call.operator, call.arguments, f"instruction {number}, {call.operator},"
         values = [self._at(index, f"argument {i} of {where}") for i, index in enumerate(arguments)]
         signature = signature_of(operator)
         written: set[int] = set()
@@ -319,7 +331,7 @@ class _Plan:
                 overwrites = any(t.content.constant for t in tensors)
                 _need(not overwrites, f"{where} writes into a constant")
             if operator == VIEW and position >= 2:
-                placed.add(index)
+                placed.setdefault(index, number)
             self._check_placed(index, placed, f"argument {position} of {where}")
         if signature is not None:
             named = {p.name: v for p, v in zip(signature.parameters, values, strict=False)}
