@@ -18,6 +18,8 @@ _ADMINISTRATOR = 0
 # Do not wait for a writer at the other end of a pipe.
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write to a temporary file beside the target and rename it.
@@ -98,11 +100,15 @@ def check_name(path: str | os.PathLike[str]) -> Path:
     return Path(text)
 
 
-def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
+def read_file(
+    path: str | os.PathLike[str], what: str = "", *, begin: int = 0, size: int = -1, links: bool = True
+) -> bytes:
     """Return the bytes of a file.
 
     Args:
         what: description of the file, as the beginning of the message, such as "The program".
+        begin, size: of the part to be read; the whole file by default. What is after the end of the file is left out.
+        links: read what a symbolic link points at.
 
     Raises:
         FileError: it cannot be read, or is not a regular file; reading a pipe or a device may never end.
@@ -110,14 +116,14 @@ def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
     name = check_name(path)
     shown = f"{what} {name}" if what else str(name)
     try:
-        with open(os.open(name, READ), "rb") as file:
-            return read_regular(file)
+        with open(os.open(name, READ | (0 if links else _NO_LINKS)), "rb") as file:
+            return read_regular(file, begin, size)
     except OSError as error:
         raise FileError(f"{shown} cannot be read: {error.strerror or error}.", hint="check the path") from error
 
 
-def read_regular(file: IO[bytes]) -> bytes:
-    """Read an open file up to its initial size, so that reading ends.
+def read_regular(file: IO[bytes], begin: int = 0, size: int = -1) -> bytes:
+    """Read an open file, or a part of it, up to its initial size, so that reading ends.
 
     Raises:
         OSError: it is not a regular file.
@@ -125,7 +131,9 @@ def read_regular(file: IO[bytes]) -> bytes:
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file")
-    return file.read(found.st_size)
+    file.seek(min(begin, found.st_size))
+    rest = max(found.st_size - begin, 0)
+    return file.read(rest if size < 0 else min(size, rest))
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

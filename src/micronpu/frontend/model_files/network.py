@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import MicroNpuError, ModelError, UnsupportedError, first_line
+from micronpu.frontend.model_files.budget import Budget
 from micronpu.frontend.tensors import copied
 from micronpu.upstream.torch import register_quantized_operators
 
@@ -207,10 +209,12 @@ class NetworkBuilder:
 
     Attributes:
         meta: every tensor as a value without data, with its shape and dtype.
+        budget: what reading the file has cost so far.
     """
 
     def __init__(self) -> None:
         register_quantized_operators()
+        self.budget = Budget()
         self.steps: list[tuple[str, NetworkStep]] = []
         self.states: list[State] = []
         self.inputs: dict[int, str] = {}
@@ -400,10 +404,15 @@ class OnnxNode:
 
 
 class OnnxBuilder(NetworkBuilder):
-    """Builds the steps of a file; `onnx_operators` defines the lowering of each node."""
+    """Builds the steps of a file; `onnx_operators` defines the lowering of each node.
 
-    def __init__(self) -> None:
+    Args:
+        path: of the file, in whose folder its external data is.
+    """
+
+    def __init__(self, path: Path) -> None:
         super().__init__()
+        self.path = path
         self.values: dict[str, Operand] = {}
         self.rounded: set[str] = set()  # results of QuantizeLinear
 

@@ -1,7 +1,7 @@
 """Reader of ONNX files, with the `onnx` package.
 
 It has the lowerings of quantization and of recurrent layers, and `onnx_operators` those of other operators. Sizes and
-constants are checked while they are read; nothing outside the file is opened.
+constants are checked while they are read; beside the file, external data of its folder is opened.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.frontend.model_files.network import DAMAGED, Network, OnnxBuilder, OnnxNode, Rounding, Shapes
+from micronpu.frontend.model_files.onnx_constants import constant_of
 from micronpu.frontend.model_files.onnx_operators import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.onnx_operators import lowering
 
@@ -206,9 +206,9 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
             f"{path} is of opset {opset}; files of opset {OLDEST_OPSET} and newer are read.",
             hint="onnx.version_converter.convert_version(model, 17)",
         )
-    builder = OnnxBuilder()
+    builder = OnnxBuilder(path)
     for initializer in model.graph.initializer:
-        builder.values[initializer.name] = _initializer(initializer, path)
+        builder.values[initializer.name] = constant_of(initializer, initializer.name, path, builder.budget)
     _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
     if not builder.inputs or not model.graph.output:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
@@ -226,7 +226,7 @@ def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
     for i, given in enumerate(nodes):
         name = given.name or (given.output[0] if given.output else f"node {i}")
         if given.op_type == "Constant":
-            builder.values[given.output[0]] = _constant(given, name, path)
+            builder.values[given.output[0]] = _constant(builder, given, name)
             continue
         kind = given.op_type if given.domain in ("", "ai.onnx") else f"{given.domain}.{given.op_type}"
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
@@ -234,7 +234,7 @@ def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
         if kind == "If":
             chosen = attributes["then_branch" if bool(node.constant(0)) else "else_branch"]
             for initializer in chosen.initializer:
-                builder.values[initializer.name] = _initializer(initializer, path)
+                builder.values[initializer.name] = constant_of(initializer, initializer.name, path, builder.budget)
             _walk(builder, chosen.node, opset, path)
             builder.values.update(
                 {o: builder.value(node, v.name) for o, v in zip(given.output, chosen.output, strict=True)}
@@ -253,36 +253,18 @@ def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
             raise ModelError(f"{node} has attributes or operands that do not fit: {error}.", hint=DAMAGED) from error
 
 
-def _constant(given: Any, name: str, path: Path) -> torch.Tensor:
+def _constant(builder: OnnxBuilder, given: Any, name: str) -> torch.Tensor:
     import onnx
 
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
     for key, value in attributes.items():
         if key == "value":
-            return _initializer(value, path)
+            return constant_of(value, name, builder.path, builder.budget)
         if key in ("value_float", "value_floats"):
             return torch.tensor(value, dtype=torch.float32)
         if key in ("value_int", "value_ints"):
             return torch.tensor(value, dtype=torch.int64)
     raise UnsupportedError(f"Node `{name}` (Constant) holds {', '.join(attributes)}.", hint="numbers")
-
-
-def _initializer(given: Any, path: Path) -> torch.Tensor:
-    import onnx
-    from onnx import numpy_helper
-
-    if given.data_location == onnx.TensorProto.EXTERNAL:
-        raise ModelError(
-            f"The weights of `{given.name}` of {path} are in another file.",
-            hint=f"onnx.save(onnx.load('{path.name}'), 'whole.onnx'), which puts them inside",
-        )
-    try:
-        data = numpy_helper.to_array(given)
-    except Exception as error:
-        raise ModelError(f"The constant `{given.name}` of {path} is damaged.", hint=DAMAGED) from error
-    if data.dtype.kind not in "fiub":
-        raise UnsupportedError(f"The constant `{given.name}` of {path} is of {data.dtype}.", hint="numbers")
-    return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
 
 
 def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from micronpu.frontend.model_files.network import Function, OnnxNode
+from micronpu.frontend.model_files.onnx_constants import constant_of
 
 Lowering = Callable[[OnnxNode], None]
 LOWERINGS: dict[str, Lowering] = {}
@@ -335,10 +336,8 @@ def _size(node: OnnxNode) -> None:
 
 @lowering("ConstantOfShape")
 def _filled(node: OnnxNode) -> None:
-    import onnx
-
-    given, sizes = node.attributes.get("value"), node.integers(0) or []
-    value = torch.zeros(1) if given is None else torch.from_numpy(onnx.numpy_helper.to_array(given).copy())
+    given, sizes, build = node.attributes.get("value"), node.integers(0) or [], node.builder
+    value = torch.zeros(1) if given is None else constant_of(given, node.name, build.path, build.budget)
     node.builder.check_size(node.name, math.prod(sizes))
     node.builder.values[node.outputs[0]] = value.reshape(1).expand(tuple(sizes)).clone()
 

@@ -1,0 +1,94 @@
+"""Constants of an ONNX file: numbers in the file, or external data in plain files of its folder."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from micronpu.base.errors import FileError, ModelError, UnsupportedError
+from micronpu.base.files import read_file
+from micronpu.frontend.model_files.budget import Budget, Cost
+from micronpu.frontend.model_files.network import DAMAGED
+
+_HALF_BYTES = ("INT4", "UINT4", "FLOAT4E2M1")
+
+
+def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tensor:
+    """Return a `TensorProto`, wherever it stands in the file, as a tensor; floats as float32.
+
+    Args:
+        name: of the constant or of its node, for messages.
+        path: of the model.
+
+    Raises:
+        ModelError: its size does not fit its data, or its data is in a file that is not read.
+        UnsupportedError: it does not hold numbers.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    where = f"The constant `{name}` of {path}"
+    elements = math.prod(given.dims)
+    if min(given.dims, default=0) < 0:
+        raise ModelError(f"{where} has the shape {list(given.dims)}.", hint=DAMAGED)
+    budget.spend(Cost.CONSTANTS, elements, where)
+    try:
+        if given.data_location == onnx.TensorProto.EXTERNAL:
+            whole = onnx.TensorProto(data_type=given.data_type, dims=given.dims)
+            whole.raw_data = _external(given, elements, where, path)
+            given = whole
+        data = numpy_helper.to_array(given)
+    except ModelError:
+        raise
+    except Exception as error:  # the package checks sizes and types in many ways
+        raise ModelError(f"{where} is damaged.", hint=DAMAGED) from error
+    if data.dtype.kind not in "fiub":
+        raise UnsupportedError(f"{where} is of {data.dtype}.", hint="numbers")
+    return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
+
+
+def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
+    """Return the bytes of a constant in a data file, of which only plain files inside the model's folder are read."""
+    import onnx
+
+    entries = {entry.key: entry.value for entry in given.external_data}
+    location, offset, length = entries.get("location", ""), entries.get("offset", "0"), entries.get("length")
+    kind = onnx.TensorProto.DataType.Name(given.data_type)
+    size = -(-elements // 2) if kind in _HALF_BYTES else elements * _bytes(given.data_type)
+    outside = f"{where} is in the file `{location}`, and only plain files in the model's folder are read"
+    hint = "onnx.save(onnx.load(path), 'whole.onnx'), if you trust the file; it puts all constants into one file"
+    inner = PurePosixPath(location.replace("\\", "/"))
+    if not inner.parts or inner.is_absolute() or ".." in inner.parts or ":" in location or "\0" in location:
+        raise ModelError(f"{outside}.", hint=hint)
+    if not (offset.isascii() and offset.isdecimal() and len(offset) < 20) or (length or str(size)) != str(size):
+        raise ModelError(
+            f"{where} has {size} bytes by its shape, and is said to be {length} bytes at {offset}.", hint=DAMAGED
+        )
+    folder = os.path.realpath(path.parent)
+    place = os.path.join(folder, *inner.parts)
+    if os.path.realpath(place) != place:
+        raise ModelError(f"{outside}: it is a link, or behind one.", hint=hint)
+    try:
+        data = read_file(place, begin=int(offset), size=size, links=False)
+    except FileError as error:
+        raise ModelError(f"{outside}: {error.what}", hint=f"the file {inner.name} beside {path.name}") from error
+    if len(data) != size:
+        raise ModelError(
+            f"{where} is {size} bytes at {offset} of `{location}`, which ends before.",
+            hint=f"copy {path.name} and {inner.name} again, from the same export",
+        )
+    return data
+
+
+def _bytes(data_type: int) -> int:
+    import onnx
+
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+    except KeyError:
+        return 0
