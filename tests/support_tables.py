@@ -19,7 +19,7 @@ from micronpu.base.files import write_file
 from micronpu.frontend.program import ProgramView
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.partition.partition import Partitioning
-from micronpu.quantize.config import Activations
+from micronpu.quantize.config import Activations, IOType
 from micronpu.report.verdict import Verdict
 from micronpu.targets.cortexm import rules as cortexm
 from micronpu.targets.ethosu import rules as ethosu
@@ -58,12 +58,12 @@ def exported() -> torch.export.ExportedProgram:
 
 
 @functools.cache
-def quantized(target: str, activations: Activations = "int8") -> ProgramView:
+def quantized(target: str, activations: Activations = "int8", io: IOType | None = None) -> ProgramView:
     """All rows, as the quantizer of a target makes them."""
     data = batches()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = calibrate_and_quantize(exported(), data, device_for(target).quantizer(activations=activations))
+        module = calibrate_and_quantize(exported(), data, device_for(target).quantizer(activations=activations, io=io))
     return ProgramView(module)
 
 

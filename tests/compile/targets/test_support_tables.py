@@ -47,6 +47,13 @@ def test_the_files_are_current(columns: dict[str, Column], monkeypatch: pytest.M
         assert written == text.splitlines()
 
 
+def test_an_operator_in_int8_requantizes_operands_in_int16() -> None:
+    target = "ethos-u55-128"
+    report = device_for(target).partition(support_tables.quantized(target, "int8", "int16")).report
+    mixed = {v.origin.module: r.detail for v in report.verdicts for r in v.reasons if " makes int" in r.detail}
+    assert not mixed
+
+
 def test_every_row_holds_its_overload() -> None:
     found: dict[str, set[str]] = {}
     for node in support_tables.exported().graph.nodes:

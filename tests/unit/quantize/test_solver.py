@@ -216,12 +216,15 @@ def test_annotations_of_others_stay() -> None:
     assert described(found[t.by_name["z"]].output_qspec) == "as y"
 
 
-def test_int16_that_reads_int8() -> None:
-    """Values that an operator adds, as a pad does, would have the coarse scale of the operand."""
+@pytest.mark.parametrize(("first", "then"), [(INT8, INT16), (INT16, INT8)])
+def test_an_operator_and_its_operand_of_two_types(first: QuantizationConfig, then: QuantizationConfig) -> None:
+    """Values that an operator adds, as a pad does, would have the scale of the operand; it has one type."""
     t = Table()
-    values = t.end(t.op("z", t.op("y", t.input()), rule=CLAMP))
-    found = solved(values, lambda value: INT16 if value.name == "z" else INT8)
-    assert found["y > z"] == "beyond symmetric int16" and found["z"] == "as y in z"
+    values = t.end(t.op("z", t.op("moved", t.op("y", t.input()), rule=MOVE), rule=CLAMP))
+    found = solved(values, lambda value: then if value.name == "z" else first)
+    wide = "beyond symmetric int16"
+    assert found["moved > z"] == (wide if then is INT16 else "minmax") and found["z"] == "as moved in z"
+    assert found["y"] == (wide if first is INT16 else "minmax") and found["moved"] == "as y"
 
 
 def test_states_have_one_pair_of_qparams_that_is_not_clipped() -> None:
@@ -395,6 +398,14 @@ def test_operands_of_a_concatenation_have_one_observer() -> None:
     values = joined_twice(t)
     places = observers_of(requirements(values, lambda value: INT8, WIDE))
     assert len({id(places[t.by_name[name]]) for name in ("small", "large", "y")}) == 1
+
+
+def test_an_int16_concatenation_of_a_concatenation_in_int8() -> None:
+    t = Table()
+    values = t.end(t.op("z", joined_twice(t).returned[0], t.op("other", t.by_name["x"]), rule=JOIN))
+    places = observers_of(requirements(values, lambda value: INT16 if value.name == "z" else INT8, WIDE))
+    types = [places[t.by_name[name]].dtype for name in ("small", "large", "y", "other", "z")]
+    assert types == [torch.int8, torch.int8, torch.int8, torch.int8, torch.int16]
 
 
 def test_an_operand_with_another_reader_may_have_its_own_qparams() -> None:

@@ -213,8 +213,10 @@ def _observe_parts(
         may_part = isinstance(group, RangeObserver) and not isinstance(group, FinerObserver) and not is_average(group)
         if id(group) not in group_observers or not may_part or not all(observers[p] is group for p in places):
             continue
-        edges = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
-        is_read_alone = any((v, user) not in group_edges and user not in places for v in values for user in v.readers)
+        every = [(v, user) for v in values for user in v.readers]
+        # A concatenation in int16 requantizes operands in int8.
+        edges = [edge for edge in every if edge in group_edges and observers[edge].dtype is group.dtype]
+        is_read_alone = any(edge not in edges and edge[1] not in places for edge in every)
         are_several = results[id(group)] > 1 or any(value.is_one_of for value in values)
         if edges and is_read_alone:
             _part(observers, specs, places, edges)

@@ -215,9 +215,6 @@ class _Requirements:
         """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
         operand."""
         whole_numbers, may_be_finer = self._whole_numbers(operand), rule.finer is not None and not config.is_qat
-        if rule.new_values is not NewValues.NONE and self._is_coarser(operand, config):
-            inputs[operand] = config.activation
-            return SharedQuantizationSpec((operand, value))
         if whole_numbers is None or rule.new_values is NewValues.NONE:
             output = self._same(operand, value, config.activation, inputs)
             if (own := self.rules[operand]) is not None:
@@ -234,34 +231,27 @@ class _Requirements:
 
     def _same(self, operand: Value, value: Value, activation: QuantizationSpec, inputs: dict[Any, Spec]) -> Spec:
         """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
-        before = self.notes.get(operand)
-        if before is not None and before.output_qspec is not None:
+        before = self._dtype(operand)
+        if before is not None and (before is activation.dtype or _selects(value)):
             inputs[operand] = SharedQuantizationSpec(operand)
             return SharedQuantizationSpec(operand)
         inputs[operand] = activation
         return SharedQuantizationSpec((operand, value))
 
-    def _is_coarser(self, operand: Value, config: QuantizationConfig) -> bool:
-        """Return True if a value that is read in int16 was computed in int8."""
-        return config.dtype is torch.int16 and self._dtype(operand) is torch.int8
-
     def _dtype(self, value: Value) -> torch.dtype | None:
-        """Return the dtype with which a value is computed, or one whose qparams it shares; None if unknown."""
-        sharing: dict[Value, None] = {}
-        found: torch.dtype | None = None
-        while value not in sharing:
-            if value in self._dtypes:
-                found = self._dtypes[value]
+        """Return the dtype in which a value is computed; None if it is not quantized where it is computed."""
+        sharing: list[Value] = []
+        spec: Spec | None = SharedQuantizationSpec(value)
+        while isinstance(spec, SharedQuantizationSpec):
+            operand, reader = place if isinstance(place := spec.edge_or_node, tuple) else (place, None)
+            if reader is None and operand in self._dtypes:
+                found = self._dtypes[operand]
                 break
-            sharing[value] = None
-            note = self.notes.get(value)
-            spec = note.output_qspec if note is not None else None
-            if not isinstance(spec, SharedQuantizationSpec):
-                found = None if spec is None else spec.dtype
-                break
-            if not isinstance(spec.edge_or_node, Value):
-                break
-            value = spec.edge_or_node
+            note = self.notes.get(reader or operand)
+            spec = None if note is None else note.input_qspec_map.get(operand) if reader else note.output_qspec
+            sharing += [] if reader else [operand]
+        else:
+            found = None if spec is None else spec.dtype
         self._dtypes.update(dict.fromkeys(sharing, found))
         return found
 
@@ -326,6 +316,12 @@ class _Requirements:
                     note.output_qspec = config.symmetric_activation
                 return
             value = spec.edge_or_node
+
+
+def _selects(value: Value) -> bool:
+    """Return True if an operator only moves or selects elements of its only operand, as a maximum over windows."""
+    rule = value.rule
+    return rule is not None and rule.output is OutputQuantization.SHARED and rule.new_values is NewValues.NONE
 
 
 def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
