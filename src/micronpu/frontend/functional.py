@@ -104,18 +104,25 @@ def writes_what_others_see(node: Node, inputs: bool = True) -> bool:
 
 
 def _is_seen_elsewhere(source: Any, part: Node, inputs: bool) -> bool:
-    others = [user for user in source.users if user is not part]
-    # A write into the result of another write is as safe as that write, which is checked separately.
-    if (others and not _shares(part)[1]) or any(_shares(user)[0] for user in others):
-        return True
-    return _is_seen_elsewhere(source.args[0], source, inputs) if _shares(source)[0] else inputs and not source.args
+    while True:
+        others = [user for user in source.users if user is not part]
+        # A write into the result of another write is as safe as that write, which is checked separately.
+        if (others and not _shares(part)[1]) or any(_shares(user)[0] for user in others):
+            return True
+        if not _shares(source)[0]:
+            return inputs and not source.args
+        source, part = source.args[0], source
 
 
 def _shares(node: Any) -> tuple[bool, bool]:
     """Return whether an operator returns memory of its operand, and whether it writes into it."""
-    if (overload := aten_overload(node)) is None:
-        return is_getitem(node) and _shares(node.args[0])[0], False
-    return any(r.alias_info is not None for r in schema_of(overload).returns), schema_of(overload).is_mutable
+    made = node
+    while is_getitem(made):
+        made = made.args[0]
+    if (overload := aten_overload(made)) is None:
+        return False, False
+    schema = schema_of(overload)
+    return any(r.alias_info is not None for r in schema.returns), made is node and schema.is_mutable
 
 
 def without_taken_names(program: ExportedProgram) -> ExportedProgram:

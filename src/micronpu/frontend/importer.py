@@ -253,7 +253,23 @@ class Importer:
         return None
 
     def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
-        """Return the int8 constant of an operand; a transpose between them is applied."""
+        """Return the int8 constant of an operand; transposes between them are applied."""
+        transposes = list[Node]()
+        while isinstance(source, Node) and self.constant_behind(source) is not None and not self._is_weight(source):
+            transposes.append(source)
+            source = source.args[0]
+        data, qparams = self._weight(source, reader)
+        for transpose in reversed(transposes):
+            order = order_of(arguments(transpose), data.ndim)
+            axis = None if qparams.axis is None else order.index(qparams.axis)
+            data, qparams = data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
+        return data, qparams
+
+    def _is_weight(self, source: Node) -> bool:
+        return self.view.constant(source) is not None or is_dequantize(source) or is_dequantize_channel(source)
+
+    def _weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
+        """Return the int8 constant of an operand."""
         if not isinstance(source, Node) or self.constant_behind(source) is None:
             raise UnsupportedError(
                 f"The weights of `{reader.name}` are computed at run time.",
@@ -266,15 +282,10 @@ class Importer:
             if data.dtype != np.int8:
                 raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
             return data, self._constant_qparams(source)
-        if self.view.constant(source) is not None:
-            raise UnsupportedError(
-                f"The weights of `{reader.name}` are not quantized.",
-                hint="quantize the model with the quantizer of the target",
-            )
-        data, qparams = self.weight(source.args[0], reader)
-        order = order_of(arguments(source), data.ndim)
-        axis = None if qparams.axis is None else order.index(qparams.axis)
-        return data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
+        raise UnsupportedError(
+            f"The weights of `{reader.name}` are not quantized.",
+            hint="quantize the model with the quantizer of the target",
+        )
 
     def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
         """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,6 +15,8 @@ from micronpu.ops import facts
 from micronpu.ops.slicing import CONCATENATIONS, SELECTIONS, SLICES
 
 _INTEGERS = (torch.int64, torch.int32)
+_Bounds: TypeAlias = tuple[Node | None, int, int]
+"""An input or a state, or None, and minimum and maximum of the number added to it."""
 
 
 class Count(NamedTuple):
@@ -158,7 +160,8 @@ def ranges_of(module: GraphModule) -> dict[int, int]:
     """
     own = {state.node for state in states_of(module).values}
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    return {inputs.index(root): size for root, size in _sizes(module).items() if root.name not in own}
+    sizes = _sizes(module, _all_bounds(module))
+    return {inputs.index(root): size for root, size in sizes.items() if root.name not in own}
 
 
 def counts_of(module: GraphModule) -> list[Count]:
@@ -170,23 +173,24 @@ def counts_of(module: GraphModule) -> list[Count]:
     states = states_of(module).values
     inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
     results: Any = module.graph.output_node().args[0]
-    sizes, found = _sizes(module), []
+    bounds, found = _all_bounds(module), list[Count]()
+    sizes = _sizes(module, bounds)
     for number, (state, new) in enumerate(zip(states, results[len(results) - len(states) :], strict=True)):
         if state.initial.dtype in _INTEGERS:
             own = inputs[state.node]
-            root, low, high = _bounds(module, new) or (None, 0, 1)
+            root, low, high = bounds.get(new) or (None, 0, 1)
             known = low == high and root in (None, own)
             size = sizes.get(own)
             found.append(Count(number, size, root is own, low if known else None))
     return found
 
 
-def _sizes(module: GraphModule) -> dict[Node, int]:
+def _sizes(module: GraphModule, bounds: Mapping[Node, _Bounds]) -> dict[Node, int]:
     """Return inputs and states that select rows, with the number of rows."""
     found: dict[Node, int] = {}
     for node in module.graph.nodes:
         for index, size in indexed(node):
-            root, _, added = _bounds(module, index) or (None, 0, 0)
+            root, _, added = bounds.get(index) or (None, 0, 0)
             if root is not None:
                 found[root] = min(max(size - added, 0), found.get(root, size))
     return found
@@ -199,12 +203,18 @@ def _counted(first: Any, given: Mapping[str, Any]) -> tuple[None, int, int] | No
     return (None, first, end - 1) if plain else None
 
 
-def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | None:
-    """Return an integer value as an input or a state, and minimum and maximum of the number added to it, or None."""
-    if isinstance(node, int):
-        return None, node, node
-    if not isinstance(node, Node) or not is_position(node):
-        return None
+def _all_bounds(module: GraphModule) -> dict[Node, _Bounds]:
+    """Return each integer value that is an input or a state and a number, with minimum and maximum of the number."""
+    found: dict[Node, _Bounds] = {}
+    for node in module.graph.nodes:
+        bounds = _bounds(module, node, found) if is_position(node) else None
+        if bounds is not None:
+            found[node] = bounds
+    return found
+
+
+def _bounds(module: GraphModule, node: Node, known: Mapping[Node, _Bounds]) -> _Bounds | None:
+    """Return the bounds of a value, given those of its operands, or None."""
     if node.op == "placeholder":
         return node, 0, 0
     name = overload_name(node)
@@ -212,12 +222,12 @@ def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | No
         value = _constant(module, node)
         return (None, int(value.min()), int(value.max())) if value is not None and value.numel() else None
     if (same := _same(node)) is not None:
-        return _bounds(module, same)
+        return known.get(same)
     if name and (first := facts.counts_from(name, arguments(node))) is not None:
         return _counted(first, arguments(node))
     if name and facts.is_sum(name, arguments(node)):
-        given = arguments(node)
-        one, other = (_bounds(module, given[operand]) for operand in ("self", "other"))
+        given = [arguments(node)[operand] for operand in ("self", "other")]
+        one, other = ((None, x, x) if isinstance(x, int) else known.get(x) for x in given)
         if one is not None and other is not None and None in (one[0], other[0]):
             return one[0] or other[0], one[1] + other[1], one[2] + other[2]
     return None

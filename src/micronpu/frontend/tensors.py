@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.errors import InternalError
+from micronpu.base.order import operands_first
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name
@@ -200,17 +201,25 @@ def constant_nodes(model: GraphModule) -> set[Node]:
 @torch.no_grad()
 def evaluate(model: GraphModule, value: Any) -> Any:
     """Return the value of an argument that depends on constants alone."""
-    if isinstance(value, (list, tuple)):
-        return type(value)([evaluate(model, inner) for inner in value])
-    if not isinstance(value, Node):
-        return value
-    if value.op == "get_attr":
-        found = read(model, value)
-        return found.detach() if isinstance(found, torch.Tensor) else found
-    if value.op != "call_function" or not callable(value.target):
-        raise InternalError(f"`{value.name}` is no constant.")
-    arguments = [evaluate(model, a) for a in value.args]
-    return value.target(*arguments, **{key: evaluate(model, a) for key, a in value.kwargs.items()})
+    known: dict[Node, Any] = {}
+
+    def filled(argument: Any) -> Any:
+        return torch.fx.map_arg(argument, known.__getitem__)
+
+    results: list[Node] = []
+    torch.fx.map_arg(value, results.append)
+    for result in results:
+        for node in operands_first(result, lambda node: node.all_input_nodes):
+            if node in known:
+                continue
+            if node.op == "get_attr":
+                found = read(model, node)
+                known[node] = found.detach() if isinstance(found, torch.Tensor) else found
+            elif node.op == "call_function" and callable(node.target):
+                known[node] = node.target(*filled(node.args), **filled(node.kwargs))
+            else:
+                raise InternalError(f"`{node.name}` is no constant.")
+    return filled(value)
 
 
 def is_trained(model: GraphModule, node: Any) -> bool:

@@ -77,10 +77,13 @@ class Unit:
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:
     """Return True if the node computes weights (a transpose of them) at compile time."""
     return bool(node.all_input_nodes) and all(
-        view.constant(s) is not None
-        or ((program.is_dequantize(s) or program.is_dequantize_channel(s)) and feeds_only_constants(view, s))
+        view.constant(s) is not None or (_is_any_dequantize(s) and _reads_constants(view, s))
         for s in node.all_input_nodes
     )
+
+
+def _reads_constants(view: ProgramView, node: Node) -> bool:
+    return all(view.constant(source) is not None for source in node.all_input_nodes)
 
 
 def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
@@ -129,20 +132,24 @@ def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
 def _add_operand(unit: Unit, operand: Node) -> None:
     """Add an operand to a unit: a dequantized activation, or the nodes that make a constant."""
     view = unit.view
-    if view.constant(operand) is not None:
-        return
-    if program.is_dequantize(operand) or program.is_dequantize_channel(operand) or feeds_only_constants(view, operand):
+    while view.constant(operand) is None:
+        if not (_is_any_dequantize(operand) or feeds_only_constants(view, operand)):
+            if program.is_index(operand):
+                unit.reads.append(operand)
+            return
         source = operand.args[0]
         assert isinstance(source, Node)
         if program.is_dequantize(operand) and view.constant(source) is None:
             unit.dequantizes.append(operand)
             if source not in unit.reads:
                 unit.reads.append(source)
-        else:
-            unit.constants.append(operand)
-            _add_operand(unit, source)
-    elif program.is_index(operand):
-        unit.reads.append(operand)
+            return
+        unit.constants.append(operand)
+        operand = source
+
+
+def _is_any_dequantize(node: Node) -> bool:
+    return program.is_dequantize(node) or program.is_dequantize_channel(node)
 
 
 def multiply_accumulates(module: GraphModule) -> int:

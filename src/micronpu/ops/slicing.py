@@ -176,24 +176,30 @@ def _slice_of_parts(write: Writer) -> Float:
 
 def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
     """The elements from ``begin`` up to ``end`` along an axis, from the tensors concatenated to x; else None."""
-    made = write.call(x)
-    if made is None:
-        return None
-    given, rank = made.given, len(write.shape(x))
-    if made.overload in CONCATENATIONS and int(given["dim"]) % rank == axis:
-        return _of_parts(write, list(given["tensors"]), axis, begin, end)
-    if made.overload == "stack.default" and int(given["dim"]) % rank == axis:
-        wide = [write("unsqueeze.default", part, axis) for part in given["tensors"][begin:end]]
-        return wide[0] if len(wide) == 1 else write("cat.default", wide, axis)
-    if made.overload == "slice.Tensor" and int(given["dim"]) % rank != axis:
-        part = _part(write, given["self"], axis, begin, end)
-        others = [given[name] for name in ("dim", "start", "end", "step")]
-        return None if part is None else write("slice.Tensor", part, *others)
-    if made.overload not in ("permute.default", "transpose.int"):
-        return None
-    dims = order_of(given, rank)
-    part = _part(write, given["self"], dims[axis], begin, end)
-    return None if part is None else write("permute.default", part, dims)
+    between: list[tuple[str, list[Any]]] = []
+    while (made := write.call(x)) is not None:
+        given, rank = made.given, len(write.shape(x))
+        joins = made.overload in (*CONCATENATIONS, "stack.default") and int(given["dim"]) % rank == axis
+        if joins:
+            tensors = list(given["tensors"])
+            if made.overload == "stack.default":
+                wide = [write("unsqueeze.default", part, axis) for part in tensors[begin:end]]
+                part = wide[0] if len(wide) == 1 else write("cat.default", wide, axis)
+            else:
+                part = _of_parts(write, tensors, axis, begin, end)
+            for overload, others in reversed(between):
+                part = write(overload, part, *others)
+            return part
+        if made.overload == "slice.Tensor" and int(given["dim"]) % rank != axis:
+            between.append((made.overload, [given[name] for name in ("dim", "start", "end", "step")]))
+        elif made.overload in ("permute.default", "transpose.int"):
+            dims = order_of(given, rank)
+            between.append(("permute.default", [dims]))
+            axis = dims[axis]
+        else:
+            return None
+        x = given["self"]
+    return None
 
 
 def _of_parts(write: Writer, parts: list[Float], axis: int, begin: int, end: int) -> Float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from micronpu.base.order import operands_first
 from micronpu.ir.lowering import Float, FloatCall, Writer
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
@@ -66,27 +69,42 @@ def is_made_of_others(write: Writer, truth: Float) -> bool:
 
 
 def _number(write: Writer, truth: Float) -> Float | None:
-    return write.once(truth, lambda: _made(write, truth))
+    numbers: dict[Float, Float | None] = {}
+    for value in operands_first(truth, lambda value: _sources(write, value)):
+        numbers[value] = write.once(value, lambda value=value: _made(write, value, numbers))  # type: ignore[misc]
+    return numbers[truth]
 
 
-def _made(write: Writer, truth: Float) -> Float | None:
+def _sources(write: Writer, truth: Float) -> list[Float]:
+    """Return the truth values from which the number of another one is computed."""
+    if write.number(truth) is not None or write.dtype(truth) is not DType.BOOL:
+        return []
+    made = write.call(truth)
+    if made is None:
+        return []
+    names = ("self",) if made.overload in _MOVES else ("self", "other") if made.overload in LOGIC else ()
+    given = [made.given[name] for name in names if name in made.given]
+    return given if made.overload in _MOVES else [x for x in given if write.stored(x) is None]
+
+
+def _made(write: Writer, truth: Float, numbers: Mapping[Float, Float | None]) -> Float | None:
     number = write.number(truth)
     if number is not None or write.dtype(truth) is not DType.BOOL:
         return number
     made = write.call(truth)
     if made is not None and made.overload in _MOVES:
-        inner = _number(write, made.given["self"])
+        inner = numbers[made.given["self"]]
         others = [made.given[name] for name in _MOVES[made.overload]]
         return None if inner is None else write.beside(truth, made.overload, inner, *others)
     if made is not None and made.overload in LOGIC:
-        return _of_logic(write, truth, made)
+        return _of_logic(write, truth, made, numbers)
     return write.with_qparams(write.beside(truth, "to.dtype", truth, DType.FLOAT32), GIVEN)
 
 
-def _of_logic(write: Writer, truth: Float, made: FloatCall) -> Float | None:
+def _of_logic(write: Writer, truth: Float, made: FloatCall, numbers: Mapping[Float, Float | None]) -> Float | None:
     operands = [made.given[name] for name in ("self", "other") if name in made.given]
-    numbers = [_number(write, x) if write.stored(x) is None else _constant(write, truth, x) for x in operands]
-    found = [number for number in numbers if number is not None]
+    made_of = [numbers[x] if write.stored(x) is None else _constant(write, truth, x) for x in operands]
+    found = [number for number in made_of if number is not None]
     return logic(write, truth, LOGIC[made.overload], found) if len(found) == len(operands) else None
 
 

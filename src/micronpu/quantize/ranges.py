@@ -154,8 +154,10 @@ def _results(prepared: GraphModule) -> list[Node]:
 
 def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bool:
     """Return True if a value is returned, possibly through further observers."""
-    observers = [user for user in node.users if observer_of(prepared, user) is not None]
-    return node in results or any(_is_result(prepared, u, results) for u in observers)
+    same = [node]
+    for value in same:
+        same += [user for user in value.users if observer_of(prepared, user) is not None]
+    return any(value in results for value in same)
 
 
 @dataclass

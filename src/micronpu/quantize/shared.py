@@ -183,18 +183,20 @@ def _places(method: str, prepared: GraphModule) -> list[_Place]:
 
 def _key(node: Node) -> Key:
     """Return the key of a value: module, source line and operator; () if unknown."""
-    if node.op == "placeholder":
-        reader = next((user for user in _readers(node) if user.op == "call_function"), None)
-        key = _key(reader) if reader is not None else ()
-        return ("input", *key) if key else ()
-    line = node.meta.get(_LINE)
-    return ("line", *line) if line else ()
+    is_input = node.op == "placeholder"
+    reader = next((user for user in _readers(node) if user.op == "call_function"), None) if is_input else node
+    line = None if reader is None else reader.meta.get(_LINE)
+    return (*(("input",) if is_input else ()), "line", *line) if line else ()
 
 
 def _readers(node: Node) -> list[Node]:
-    found = []
-    for user in node.users:
-        found += _readers(user) if user.op == "call_module" else [user]
+    found, waiting = [], [*reversed(node.users)]
+    while waiting:
+        user = waiting.pop()
+        if user.op == "call_module":
+            waiting += reversed(user.users)
+        else:
+            found.append(user)
     return found
 
 

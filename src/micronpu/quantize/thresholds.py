@@ -82,6 +82,9 @@ SATURATED = 1 / 64
 # Maximum number of successive operators that multiply or add a number, and are looked through [operators; not measured]
 LINEAR_DEPTH = 4
 ADDENDS_DEPTH = 16  # Maximum number of successive sums and moves searched for a mask [operators; not measured]
+# Maximum number of successive averages and clamps whose qparams are chosen together: each passes its results to those
+# before [operators; calculated: they are observed at most that many times]
+FINER_DEPTH = 16
 # LSB of a value without qparams; values nearer to zero are treated as half an LSB away [value; not measured]
 UNKNOWN_LSB = 2**-16
 PROGRAM_CALLS = 2  # Maximum number of calls of the program on samples that calibrated [calls; not measured]

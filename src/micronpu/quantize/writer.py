@@ -210,10 +210,14 @@ class GraphWriter(NodeArguments):
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         """Return the value of a constant or of a transpose of one."""
-        if isinstance(x, Node) and overload_name(x) in TRANSPOSES:
-            value = self._computed(x.args[0])
-            return None if value is None else x.target(value, *x.args[1:])  # type: ignore[operator]
-        return attribute(self.model, x)
+        transposes = list[Node]()
+        while isinstance(x, Node) and overload_name(x) in TRANSPOSES:
+            transposes.append(x)
+            x = x.args[0]
+        value = attribute(self.model, x)
+        for move in reversed(transposes if value is not None else ()):
+            value = move.target(value, *move.args[1:])  # type: ignore[operator]
+        return value
 
     def stored(self, x: Any) -> npt.NDArray[Any] | None:
         value = attribute(self.model, x)

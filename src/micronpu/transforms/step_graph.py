@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.base.order import operands_first
 from micronpu.frontend.program import calls_into, is_dequantize, origin_of, overload_name
 from micronpu.frontend.tensors import attribute, read
 from micronpu.ops.calls import CONCATENATION, CUT
@@ -195,14 +196,16 @@ class StepGraph:
 
     def _constant(self, node: Node) -> torch.Tensor | None:
         """The value of a node that depends on no input."""
-        if node in self._flows or node not in self._nodes:
-            return None
-        if node.op == "get_attr":
-            found = attribute(self._module, node)
-            return None if found is None else found.detach()
-        values = {n: self._constant(n) for n in node.all_input_nodes}
-        if node.op != "call_function" or any(v is None for v in values.values()):
-            return None
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        result: torch.Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
-        return result
+        values: dict[Node, torch.Tensor] = {}
+        for part in operands_first(node, lambda n: () if n in self._flows else n.all_input_nodes):
+            if part in self._flows or part not in self._nodes or part.op not in ("get_attr", "call_function"):
+                return None
+            if part.op == "get_attr":
+                found = attribute(self._module, part)
+                if found is None:
+                    return None
+                values[part] = found.detach()
+            else:
+                args, kwargs = torch.fx.map_arg((part.args, part.kwargs), values.__getitem__)
+                values[part] = part.target(*args, **kwargs)  # type: ignore[operator]
+        return values[node]

@@ -24,6 +24,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.base.order import operands_first
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import is_dequantize, is_float32, is_quantize, value_of
 from micronpu.quantize.data import Trial
@@ -309,12 +310,30 @@ def _sources(node: Node) -> ElementSources | None:
 
 def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
     """Return the number of each element's source, moved as the elements are; adds the names of new sources."""
-    value = value_of(node)
+    found: dict[Node, torch.Tensor | None] = {}
+    for value in operands_first(node, _moved):
+        sources = _moved(value)
+        if is_quantize(value) or is_dequantize(value):
+            found[value] = found[sources[0]]
+        elif sources:
+            known = [found[source] for source in sources]
+            found[value] = None if any(n is None for n in known) else called(value, *_filled(value, found))
+        else:
+            found[value] = _numbers(value, names)
+    return found[node]
+
+
+def _moved(node: Node) -> list[Node]:
+    """Return the values whose elements a node returns, moved or with other qparams; [] for other operators."""
+    sources = node.all_input_nodes
     if is_quantize(node) or is_dequantize(node):
-        return _numbered(node.all_input_nodes[0], names)
-    if moves(node) and node.all_input_nodes and all(map(is_float32, node.all_input_nodes)):
-        before = {operand: _numbered(operand, names) for operand in node.all_input_nodes}
-        return None if None in before.values() else called(node, *_filled(node, before))
+        return sources[:1]
+    return sources if moves(node) and all(map(is_float32, sources)) else []
+
+
+def _numbers(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
+    """Return numbers of the elements, or of the channels, of a source; adds their names."""
+    value = value_of(node)
     if not isinstance(value, torch.Tensor):
         return None
     axis = 1 if value.dim() in (2, 4) else value.dim() - 1

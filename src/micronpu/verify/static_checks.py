@@ -435,10 +435,8 @@ def _alone(node: Node, module: GraphModule) -> tuple[GraphModule, tuple[torch.Te
 
 def _value(node: Node, module: GraphModule) -> Any:
     """Return a tensor with the node's shape and dtype; None if unknown."""
+    while "val" not in node.meta and "quantize_per" in str(node.target):  # of the shape of its operand
+        (node, *_) = node.all_input_nodes
     if "val" in node.meta:
         return node.meta["val"]
-    if node.op == "get_attr":
-        return operator.attrgetter(str(node.target))(module)
-    if "quantize_per" in str(node.target):  # a dequantize returns the shape of its operand
-        return _value(node.all_input_nodes[0], module)
-    return None
+    return operator.attrgetter(str(node.target))(module) if node.op == "get_attr" else None

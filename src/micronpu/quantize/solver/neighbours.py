@@ -36,7 +36,15 @@ from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import Rules, known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
-from micronpu.quantize.thresholds import ADDENDS_DEPTH, LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
+from micronpu.quantize.thresholds import (
+    ADDENDS_DEPTH,
+    FINER_DEPTH,
+    LINEAR_DEPTH,
+    MASKED_FLOOR,
+    SATURATED,
+    SCORE_REACH,
+    SIGN_RANGE,
+)
 
 Ends: TypeAlias = tuple[float, float]
 UNLIMITED: Ends = (-math.inf, math.inf)
@@ -83,7 +91,13 @@ def _observer_of_edge(places: Places, operand: Value, reader: Value) -> Any:
 
 
 def _observe_operands(places: Places) -> None:
-    """Connect the observers of averages and clamps with those of their operands."""
+    """Connect the observers of averages and clamps with those of their operands, of at most `FINER_DEPTH` in a row."""
+    depths = dict[Any, int]()
+
+    def depth(seen: Any) -> int:
+        both = (seen.own, seen.group) if isinstance(seen, PartObserver) else (seen,)
+        return max(depths.get(observer, 0) for observer in both)
+
     for value, seen in places.items():
         observer = seen.own if isinstance(seen, PartObserver) else seen
         if not isinstance(value, Value) or not isinstance(observer, FinerObserver):
@@ -91,7 +105,9 @@ def _observe_operands(places: Places) -> None:
         if value.rule is not None and value.rule.finer is not None:
             of = _observer_of_edge(places, value.operands[0], value)
             both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.group is seen.group
-            observer.observe_operand(of.own if both else of)  # which then passes values to the group once
+            if (before := depth(of)) < FINER_DEPTH:
+                observer.observe_operand(of.own if both else of)  # which then passes values to the group once
+                depths[observer] = max(depths.get(observer, 0), before + 1)
 
 
 # ---------------------------------------------------------------- jumps

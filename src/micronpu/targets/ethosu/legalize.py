@@ -166,10 +166,11 @@ _POOLED = (DType.INT8, DType.INT16)
 
 def _reshaped(tensor: Tensor, users: Mapping[Tensor, list[Node]]) -> list[Tensor]:
     """A tensor and all its transitive reshapes."""
-    found = [tensor]
-    for node in users.get(tensor, ()):
-        if isinstance(node.op, Reshape):
-            found += _reshaped(node.output, users)
+    found = list[Tensor]()
+    waiting = [tensor]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += [node.output for node in reversed(users.get(found[-1], ())) if isinstance(node.op, Reshape)]
     return found
 
 

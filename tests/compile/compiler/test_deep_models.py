@@ -1,0 +1,128 @@
+"""Models with many successive operators, and with values that many others read, compile.
+
+Python allows 1,000 nested calls: 360 blocks show a recursion that takes three calls a block.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import micronpu
+
+
+class Deep(nn.Module):
+    """A linear layer, and blocks of one shape behind it."""
+
+    def __init__(self, shape: str, count: int) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.blocks, self.count = getattr(self, shape), count
+        self.register_buffer("table", torch.eye(4))
+
+    def chain(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return torch.tanh(x) if i % 2 else torch.relu(x + 1)
+
+    def residual(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return x * 0.5 + torch.relu(x) * 0.4
+
+    def clamps(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return x.clamp(-1 - i, 1 + i)
+
+    def pools(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return F.avg_pool1d(x[:, None], 3, 1, 1)[:, 0]
+
+    def moves(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return x.transpose(0, 1).reshape(x.shape)
+
+    def dense(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        return torch.cat([torch.relu(x[:, :2]), x[:, -2:] * 0.9], 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        for i in range(self.count):
+            x = self.blocks(x, i)
+        return self.other(x)
+
+
+class Sums(nn.Module):
+    """Each sum is of the two before: as many paths as Fibonacci's numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.relu(x), torch.tanh(x)
+        for _ in range(360):
+            a, b = b, (a + b) * 0.5
+        return b
+
+
+class Logic(nn.Module):
+    """Each truth value is computed from the one before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x > 0
+        for i in range(360):
+            mask = ~mask if i % 2 else mask & (x > -i)
+        return x.masked_fill(mask, 0.0)
+
+
+class Constants(nn.Module):
+    """Weights are computed from weights, each read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.eye(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        for _ in range(360):
+            weight = (weight + weight.t()) * 0.5
+        return x @ weight
+
+
+class Ifs(nn.Module):
+    """One decision after the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            x = torch.cond(x.sum() > 0, lambda x: x * 0.5, lambda x: x + 1, (x,))
+        return x
+
+
+class Nested(nn.Module):
+    """A decision in a decision."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def inside(depth: int, x: torch.Tensor) -> torch.Tensor:
+            if not depth:
+                return x + 1
+            return torch.cond(x.sum() > depth, lambda x: inside(depth - 1, x), lambda x: x - 1, (x,))
+
+        return inside(self.depth, x)
+
+
+def compiled(model: nn.Module) -> micronpu.CompiledProgram:
+    torch.manual_seed(0)
+    rows = [(torch.randn(2, 4),) for _ in range(8)]
+    return micronpu.compile(model.eval(), rows[0], "cortex-m55", calibration=rows, verify=False)
+
+
+@pytest.mark.parametrize("shape", ["chain", "residual", "clamps", "pools", "moves", "dense"])
+def test_many_blocks(shape: str) -> None:
+    assert len(compiled(Deep(shape, 360)).buffer) > 1000
+
+
+@pytest.mark.parametrize("model", [Sums(), Logic(), Constants(), Ifs()], ids=lambda model: type(model).__name__)
+def test_values_that_others_share(model: nn.Module) -> None:
+    assert len(compiled(model).buffer) > 1000
+
+
+@pytest.mark.parametrize("depth", [2, 40])
+def test_decisions_in_decisions_end_in_a_message(depth: int) -> None:
+    with pytest.raises(micronpu.ModelError, match=r"control flow has one level|RecursionError"):
+        compiled(Nested(depth))
