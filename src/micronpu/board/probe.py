@@ -172,7 +172,7 @@ class ExpectedOutputs:
 
 
 def flash(image: Path, options: ProbeOptions) -> str:
-    """Write a firmware and reads it back, and leaves the core halted after a reset; says what was done.
+    """Write a firmware, verify it and leave the core halted after a reset; return a description of what was done.
 
     Raises:
         BoardError: it is for another core, a memory is missing or locked, or the connection is lost.
@@ -185,7 +185,7 @@ def flash(image: Path, options: ProbeOptions) -> str:
 
 
 def _load(remote: Remote, elf: Elf, options: ProbeOptions) -> tuple[str, str]:
-    """Write a firmware and halts the core at its beginning; core and note."""
+    """Write a firmware and halt the core at its beginning; return core and note."""
     if not elf.parts:
         raise BoardError(f"{elf.name} contains nothing to load.")
     was_reset = remote.reset(options.reset)
@@ -233,7 +233,7 @@ def run_on_probe(
     reference: ExpectedOutputs | None = None,
     console: ConsoleCallback | None = None,
 ) -> ProbeRun:
-    """Write a firmware, runs it to its end and compares what it prints.
+    """Write a firmware, run it to its end and compare what it prints.
 
     Args:
         image: its ELF file.

@@ -277,7 +277,7 @@ class Remote(Packets):
     # -- loading
 
     def load(self, parts: Sequence[ElfSegment]) -> bool:
-        """Write a firmware to flash and RAM and reads it back; whether any of it is in flash.
+        """Write a firmware to flash and RAM and verify it; return True if any of it is in flash.
 
         Raises:
             BoardError: a part has no memory, flash is locked, or what is read back differs. Nothing is written if the
@@ -362,7 +362,7 @@ class Remote(Packets):
     # -- running
 
     def reset(self, command: str = "") -> bool:
-        """Reset the board and halts its core.
+        """Reset the board and halt its core.
 
         Args:
             command: of the server; by default "reset halt", and "reset".

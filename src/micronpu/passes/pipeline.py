@@ -320,7 +320,7 @@ def run_passes(
 
     Raises:
         OptionError: there is no such pass, or it is required.
-            PassError: a user-defined pass breaks the graph.
+        PassError: a user-defined pass breaks the graph.
     """
     names = (disabled,) if isinstance(disabled, str) else tuple(disabled)
     check_disabled(names, [step.name for step in pipeline if step not in LITERT_PASSES])

@@ -101,13 +101,41 @@ def split_options(given: Mapping[str, Any], *kinds: type) -> tuple[list[dict[str
 def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> OptionError:
     """Return the error for unknown options."""
     known = sorted({f.name for kind in kinds for f in fields(kind)})
-    old = {kind.silicon_key for kind in kinds if issubclass(kind, Options)}
+    old = {kind.silicon_key for kind in kinds if issubclass(kind, Options)} | set(_CHIP_WORDS)
     close = [c for name in unknown for c in (["silicon"] if name in old else difflib.get_close_matches(name, known, 1))]
     names = ", ".join(f"`{name}`" for name in unknown)
     return OptionError(
         f"The recipe {recipe} has no option {names}.",
         hint=f"{', '.join(close)}" if close else f"one of {', '.join(known)}",
     )
+
+
+_CHIP_NAMES = ("cpu", "target")
+"""Names of `silicon` in ExecuTorch's own recipes."""
+
+_CHIP_WORDS = ("config", "config_ini", "isa", "macs", "system_config", "target_config")
+"""Options of ExecuTorch's own recipes that choose the hardware: ignored, the program would be for another chip."""
+
+
+def own_chip(recipe: str, own: Mapping[str, Any], unknown: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+    """Return a backend's options with the chip under this package's name.
+
+    Args:
+        unknown: the options without a field; those that choose the chip are taken out.
+
+    Raises:
+        OptionError: the chip is given under several names, or by an option that only ExecuTorch's recipes have.
+    """
+    names = [name for name in ("silicon", *_CHIP_NAMES) if name in own or name in unknown]
+    if len(names) > 1:
+        raise OptionError(
+            f"The recipe {recipe} was given the chip as {' and as '.join(names)}.", hint="`silicon` alone"
+        )
+    given = {"silicon": unknown.pop(names[0])} if names and names[0] in unknown else {}
+    words = [name for name in _CHIP_WORDS if name in unknown]
+    if kind.silicon_key in unknown or words:
+        raise unknown_options(recipe, words or [kind.silicon_key], RecipeOptions, kind)
+    return {**own, **given}
 
 
 def device_recipe(name: str, shown: str, device: Device, given: Mapping[str, Any], quantization: str) -> ExportRecipe:
@@ -160,16 +188,19 @@ class NpuRecipeProvider(BackendRecipeProvider):
         """Return a recipe, or None for a type of another backend.
 
         Args:
-            kwargs: fields of `RecipeOptions` and of the backend's options.  Combined recipes are given the same
-                options, so an unknown one only causes a warning.
+            kwargs: fields of `RecipeOptions` and of the backend's options; `target` and `cpu` are other names of
+                `silicon`.  Combined recipes are given the same options, so an unknown one only causes a warning, unless
+                it chooses the hardware.
+
+        Raises:
+            OptionError: an option chooses the hardware and is not one of these.
         """
         if not isinstance(recipe_type, self.types):
             return None
         kind = self.backend.options
         (common, own), unknown = split_options(kwargs, RecipeOptions, kind)
         name = f"{self.types.__name__}.{recipe_type.name}"
-        if kind.silicon_key in unknown:  # its name in earlier versions
-            raise unknown_options(name, [kind.silicon_key], RecipeOptions, kind)
+        own = own_chip(name, own, unknown, kind)
         if unknown:
             warn(str(unknown_options(name, list(unknown), RecipeOptions, kind)))
         device = self.backend.device(kind(**({"silicon": self.backend.usual} | own)))

@@ -171,7 +171,7 @@ class IsolatedProgram:
 
     Raises:
         PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
-            RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
+        RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
     """
 
     def __init__(

@@ -331,8 +331,8 @@ class HostProgram:
 
         Raises:
             OptionError: the program was loaded without `profile`, or without recording of values.
-                ModelError: the program is closed, or has not run since.
-                FileError: a path is invalid, or a file cannot be written.
+            ModelError: the program is closed, or has not run since.
+            FileError: a path is invalid, or a file cannot be written.
             PayloadError: ExecuTorch cannot save its record.
         """
         if not self.options.profile:

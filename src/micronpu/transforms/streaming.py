@@ -102,7 +102,7 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
 
     Raises:
         ModelError: an operator looks ahead, or has a larger stride over time than ``step``; names it with its line.
-            OptionError: ``dim`` or ``step`` is invalid for the input.
+        OptionError: ``dim`` or ``step`` is invalid for the input.
     """
     examples = as_inputs(example_inputs)
     if len(examples) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -358,6 +359,31 @@ def test_an_unknown_option_is_warned_of_by_a_provider():
     """Recipes that are combined are given the same options."""
     with pytest.warns(UserWarning, match="no option `converter`"):
         get(CortexMRecipeType.INT8, converter="reference")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "chip"),
+    [
+        (NeutronRecipeType.INT8, {"target": "imx95"}, "imx95"),
+        (EthosURecipeType.INT8, {"target": "ethos-u85-512"}, "ethos-u85-512"),
+        (CortexMRecipeType.INT8, {"target": "cortex-m55"}, "cortex-m55"),
+        (CortexMRecipeType.INT8, {"cpu": "cortex-m55", "instructions": "DSP"}, "cortex-m55"),
+    ],
+)
+def test_the_chip_has_the_names_of_executorchs_recipes(kind, options, chip):
+    (partitioner,) = get(kind, **options).lowering_recipe.partitioners
+    assert chip in partitioner.device.target
+
+
+@pytest.mark.parametrize("provider", recipes.providers.PROVIDERS, ids=lambda p: p.backend_name)
+@pytest.mark.parametrize("word", ["isa", "macs", "config", "target_config", "system_config", "config_ini"])
+def test_no_option_that_chooses_the_hardware_is_ignored(provider, word):
+    """The program would be for another chip than the one that was asked for."""
+    if word in {f.name for f in dataclasses.fields(provider.backend.options)}:
+        return
+    kind = next(k for k in provider.get_supported_recipes() if not k.name.endswith("_QAT"))
+    with pytest.raises(OptionError, match=f"has no option `{word}`. Try: silicon"):
+        get(kind, **{word: "x"})
 
 
 def sentence(error):

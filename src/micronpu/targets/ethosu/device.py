@@ -45,8 +45,8 @@ class EthosUDevice(Device):
         checks: user-defined; operators that one of them refuses are not delegated.
         core: computes unsupported operators in int8.
 
-        Attributes:
-            placed: decision on weights in SRAM for ``weights="auto"``, once it is made.
+    Attributes:
+        placed: decision on weights in SRAM for ``weights="auto"``, once it is made.
     """
 
     backend = BACKEND

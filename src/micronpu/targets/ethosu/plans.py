@@ -336,8 +336,8 @@ def best_plan(
 
     Raises:
         VelaError: Vela refuses every plan.
-            StreamDiffersError: the stream is wrong for every plan.
-            MemoryLimitError: no plan fits the memory.
+        StreamDiffersError: the stream is wrong for every plan.
+        MemoryLimitError: no plan fits the memory.
     """
     tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters, check)
     tries.with_and_without_rewrites()

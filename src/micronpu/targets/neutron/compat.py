@@ -302,7 +302,7 @@ class RemoveIOQuantOpsPass(ExportPass):
 
     Raises:
         OptionError: it is not an edge program.
-            ModelError: a quantized input has other readers, and would have to be float and integer.
+        ModelError: a quantized input has other readers, and would have to be float and integer.
     """
 
     def __init__(self, edge_program_manager: EdgeProgramManager) -> None:

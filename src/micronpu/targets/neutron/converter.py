@@ -103,7 +103,7 @@ class NeutronConverter(Protocol):
 
         Raises:
             ModelError: the converter does not support this model.
-                ConverterError: the tool is missing, crashed, timed out or returned an invalid program.
+            ConverterError: the tool is missing, crashed, timed out or returned an invalid program.
         """
 
 

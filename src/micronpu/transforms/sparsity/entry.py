@@ -234,8 +234,8 @@ def sparsify(
         The sparse network with its report. If the target gains nothing from sparsity, the network is unchanged, and the
         report states the gain in bytes.
 
-        Raises:
-            MicroNpuError: an input is invalid; the message states what, where, why and what to try.
+    Raises:
+        MicroNpuError: an input is invalid; the message states what, where, why and what to try.
     """
     check_callback(callback)
     if sparsity is not None and not isinstance(sparsity, SparsityOptions):

@@ -286,8 +286,8 @@ class EthosUSimulator:
 
         Raises:
             PayloadError: the payload is damaged, or blocks of it are stored elsewhere.
-                ModelError: the inputs do not fit.
-                SimulationError: the stream does something invalid, or something that the simulator does not model.
+            ModelError: the inputs do not fit.
+            SimulationError: the stream does something invalid, or something that the simulator does not model.
         """
         content = payload if isinstance(payload, EthosUPayload) else parse(payload)
         constants = np.frombuffer(content.constants, np.uint8)

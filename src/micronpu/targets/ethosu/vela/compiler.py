@@ -145,7 +145,7 @@ def compile_flatbuffer(
 
     Raises:
         VelaError: Vela refuses the program, leaves an operator to the CPU, crashes or times out.
-            RuntimeUnavailableError: the process for Vela cannot be started.
+        RuntimeUnavailableError: the process for Vela cannot be started.
     """
     accelerator = spec.accelerator
     system = (
