@@ -72,10 +72,7 @@ BOUNDED = {
     "quantize/float64.py": dict.fromkeys(("in_float64", "_loop_in_float64"), FLOW),
     "quantize/identities.py": {"_is_same": "a stated depth"},
     "quantize/post_training.py": {"_Inserter._observed": NESTED},
-    "quantize/running.py": {
-        "_Runner._results": "one call, sample by sample",
-        "DequantizedReference._constant_value": "constants before it are known when the program runs in order",
-    },
+    "quantize/running.py": {"_Runner._results": "one call, sample by sample"},
     "quantize/settings_file.py": {"merged": "tables of a file of settings"},
     "quantize/solver/neighbours.py": {"_singular": "the exponential of a multiple of a logarithm"},
     "targets/cortexm/device.py": {"plan_scratch": MODULES},

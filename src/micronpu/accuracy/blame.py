@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of, step_of
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
@@ -127,7 +126,7 @@ def _operator(layer: LayerErrors) -> str:
     if layer.first.op == "placeholder":
         return "input"
     names = []
-    node: Node = layer.first
+    node = layer.first
     while True:
         names.append(overload_name(node).split(".")[0].rstrip("_") or "requantize")
         if node is layer.result:

@@ -41,7 +41,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.running import FloatRun, float_leaves, function_of, noise, representable_range
+from micronpu.quantize.running import float_leaves, float_values, function_of, noise, representable_range
 from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -147,12 +147,12 @@ class SideBySide:
 
     def add(self, row: Row) -> None:
         """Run one sample through both; add the errors of each layer, and its contribution to the output."""
-        run = FloatRun(self.prepared, gradients=True)
         with torch.enable_grad():
-            outputs = float_leaves(run.run(*row))
+            values = float_values(self.prepared, row, gradients=True)
+        outputs = float_leaves(values[self.prepared.graph.output_node().name])
         with torch.no_grad():
-            errors = self._walk(row, run.values, [o.detach() for o in outputs])
-        self._follow(outputs, errors, run.values)
+            errors = self._walk(row, values, [o.detach() for o in outputs])
+        self._follow(outputs, errors, values)
 
     def _walk(
         self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]

@@ -23,8 +23,6 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from micronpu.base.errors import InternalError
-from micronpu.base.order import operands_first
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name
@@ -196,30 +194,6 @@ def constant_nodes(model: GraphModule) -> set[Node]:
         if node.op == "get_attr" or (node.op == "call_function" and sources and found.issuperset(sources)):
             found.add(node)
     return found
-
-
-@torch.no_grad()
-def evaluate(model: GraphModule, value: Any) -> Any:
-    """Return the value of an argument that depends on constants alone."""
-    known: dict[Node, Any] = {}
-
-    def filled(argument: Any) -> Any:
-        return torch.fx.map_arg(argument, known.__getitem__)
-
-    results: list[Node] = []
-    torch.fx.map_arg(value, results.append)
-    for result in results:
-        for node in operands_first(result, lambda node: node.all_input_nodes):
-            if node in known:
-                continue
-            if node.op == "get_attr":
-                found = read(model, node)
-                known[node] = found.detach() if isinstance(found, torch.Tensor) else found
-            elif node.op == "call_function" and callable(node.target):
-                known[node] = node.target(*filled(node.args), **filled(node.kwargs))
-            else:
-                raise InternalError(f"`{node.name}` is no constant.")
-    return filled(value)
 
 
 def is_trained(model: GraphModule, node: Any) -> bool:

@@ -8,16 +8,18 @@ end; if all results stay the same, they may saturate there in the quantized prog
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
+from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.running import called
+from micronpu.quantize.running import unobserved_step
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, FARTHEST_BEYOND, MOST_FAR, SAME_VALUES, SAME_WEIGHTS
 from micronpu.upstream.torch import tree_leaves
@@ -90,18 +92,8 @@ class _Range:
             observer.settle(observer.min_val.clamp(min=low), observer.max_val.clamp(max=high))
 
 
-class _Run(Interpreter):
-    """Runs a prepared module without its observers, and shows the values that they would see."""
-
-    def __init__(self, module: GraphModule, ranges: dict[Node, _Range], show: Callable[..., torch.Tensor]) -> None:
-        super().__init__(module)
-        self._ranges, self._show = ranges, show
-
-    def run_node(self, n: Node) -> Any:
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if n.op == "call_module" and isinstance(self.module.get_submodule(str(n.target)), RangeObserver):
-            return self._show(self._ranges[n], n.args[0], args[0]) if n in self._ranges else args[0]
-        return called(n, args, kwargs) if n.op == "call_function" else super().run_node(n)
+def _is_observed(module: GraphModule, node: Node) -> bool:
+    return node.op == "call_module" and isinstance(module.get_submodule(str(node.target)), RangeObserver)
 
 
 class FarValues:
@@ -155,10 +147,16 @@ class FarValues:
         ranges = {place: found for place, found in self._ranges.items() if found.limit}
 
         def results(show: Callable[..., torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-            runs: dict[GraphModule, _Run] = {}
+            runs: dict[GraphModule, Run] = {}
+
+            def shown(node: Node, value: Any, _: object) -> Any:
+                return show(ranges[node], node.args[0], value) if node in ranges else value
 
             def run(module: GraphModule, *given: Any) -> Any:
-                return runs.setdefault(module, _Run(module, ranges, show)).run(*given)
+                if module not in runs:
+                    is_left_out = functools.partial(_is_observed, module)
+                    runs[module] = Run(module, functools.partial(unobserved_step, module, is_left_out))
+                return runs[module].run(*given, behind=shown)
 
             for found in calls(run):
                 yield [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]

@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
+from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import AFFINE, EXPANSIONS, ROW_SUMS, SIZES, Form, degree_of, least_of
@@ -31,7 +32,7 @@ from micronpu.ops.normalization import BATCH_NORMS, NORMS, RMS_NORM, SMALLEST_RO
 from micronpu.quantize import thresholds as at
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import form_of, moves, power_of
-from micronpu.quantize.running import Eager, Row, Step
+from micronpu.quantize.running import Eager, Row
 from micronpu.quantize.writer import GraphWriter, switchable
 
 
@@ -45,11 +46,11 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
     norms = {node: parts for node in module.graph.nodes if (parts := parts_of(node))}
     if not norms:
         return
-    seen = _Sizes(module, norms)
+    seen, eager = _Sizes(norms), Eager(module)
     for sequence in sequences[:: max(1, len(sequences) // at.NORM_ROWS)][: at.NORM_ROWS]:
         if sequence:
             with torch.no_grad():
-                seen.run(*sequence[0], *states.initial)
+                eager.run(*sequence[0], *states.initial, behind=seen.see)
     for node, parts in norms.items():
         ratio = seen.ratio(node)
         for part in parts:
@@ -68,27 +69,25 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
             SETTING.say(node, (wide,))
 
 
-class _Sizes(Eager):
-    """Runs a module and records the size of each row of each norm."""
+class _Sizes:
+    """The size of each row of each norm, seen while a module runs."""
 
-    def __init__(self, module: GraphModule, norms: Collection[Node]) -> None:
-        super().__init__(module)
+    def __init__(self, norms: Collection[Node]) -> None:
+        self._norms = norms
         self._found: dict[Node, list[torch.Tensor]] = {}
         self._counts: dict[Node, int] = {}
         self._squares: dict[Node, list[torch.Tensor]] = {}
-        self._plan = [(n, self._measured(n, s) if s and n in norms else s, *more) for n, s, *more in self._plan]
 
-    def _measured(self, n: Node, step: Step) -> Step:
-        def measured(values: Mapping[Node, Any]) -> Any:
-            x, result = values[n.args[0]], step(values)  # type: ignore[index]
+    def see(self, n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
+        """Record the sizes of a norm's rows behind its call."""
+        if n in self._norms:
+            x = values[n.args[0]]  # type: ignore[index]
             sizes = _sizes(n, x, result).flatten()
             self._found.setdefault(n, []).append(sizes)
             self._counts[n] = x.numel() // max(1, sizes.numel())
             if (squares := _squares(n, x)) is not None:
                 self._squares.setdefault(n, []).append(squares)
-            return result
-
-        return measured
+        return result
 
     def ratio(self, norm: Node) -> float:
         """Return the ratio of a large row and a small one, among non-empty ones, relative to that of normal numbers."""
@@ -397,17 +396,18 @@ def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.
     Args:
         steps: number of LSBs in the symmetric range of each constant; 0 for exact constants.
     """
-    for node in chain:
-        known: dict[Node, Any] = {n: attribute(module, n) for n in node.all_input_nodes}
-        known = {n: v.double() if v is not None and v.is_floating_point() else v for n, v in known.items()}
-        if steps and overload_name(node) not in BATCH_NORMS:
-            is_divisor = form_of(node) is Form.QUOTIENT
-            known = {n: v if v is None else _on_scale(v, steps, is_divisor) for n, v in known.items()}
-        known[x] = value
-        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: known[n])  # noqa: B023
-        found, x = node.target(*args, **kwargs), _result(node) or node  # type: ignore[operator]
-        value = found if isinstance(found, torch.Tensor) else found[0]
-    return value
+
+    def wide(node: Node, found: Any, _: object) -> Any:
+        if node.op != "get_attr":
+            return found
+        reader = next(n for n in chain if node in n.all_input_nodes)
+        found = found.double() if found.is_floating_point() else found
+        is_rounded = steps and overload_name(reader) not in BATCH_NORMS
+        return _on_scale(found, steps, form_of(reader) is Form.QUOTIENT) if is_rounded else found
+
+    end = _result(chain[-1]) or chain[-1]
+    result: torch.Tensor = Run(module, wanted=[end], known=[x]).values({x: value}, behind=wide)[end]
+    return result
 
 
 def _on_scale(constant: torch.Tensor, steps: int, is_divisor: bool) -> torch.Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name
-from micronpu.frontend.tensors import add_constant, attribute, evaluate
+from micronpu.frontend.run import Run
+from micronpu.frontend.tensors import add_constant, attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
@@ -161,7 +161,6 @@ class _Tables:
     ) -> None:
         self._model, self._root, self._capabilities = model, root, capabilities
         self._known, self._shared = known, shared
-        self._fixed: dict[Node, Any] = {}
         self._inside: list[Node] = []
         self._find()
 
@@ -219,15 +218,16 @@ class _Tables:
         """Return for each end the axis of the positions, if there are several, and its value for every position."""
         shape, dtype = tuple(self._root.meta["val"].shape), self._root.meta["val"].dtype
         count = math.prod(shape)
+        run = Run(self._model, wanted=ends, known=[self._root], once=self._free)
         try:
-            every = [self._run(torch.full(shape, p, dtype=dtype), ends) for p in range(size)]
+            every = [self._values(run, torch.full(shape, p, dtype=dtype)) for p in range(size)]
         except Exception:  # torch raises many kinds; the unchanged program fails alike
             return None
         if count == 1:
             return {end: (None, torch.stack([v[end] for v in every])) for end in ends}
         dice = random.Random(0)
         tried = [[dice.randrange(size) for _ in range(count)] for _ in range(TABLE_TRIES)]
-        seen = [self._run(torch.tensor(p, dtype=dtype).reshape(shape), ends) for p in tried]
+        seen = [self._values(run, torch.tensor(p, dtype=dtype).reshape(shape)) for p in tried]
         found: dict[Node, tuple[int | None, torch.Tensor]] = {}
         for end in ends:
             whole = torch.stack([v[end] for v in every])
@@ -241,21 +241,8 @@ class _Tables:
                     break
         return found
 
-    def _run(self, position: torch.Tensor, ends: Iterable[Node]) -> dict[Node, torch.Tensor]:
-        values: dict[Node, Any] = {self._root: position}
-
-        def value(node: Node) -> Any:
-            return values[node] if node in values else self._constant(node)
-
-        for node in self._inside:
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
-            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        return {end: values[end].clone() for end in ends}
-
-    def _constant(self, node: Node) -> Any:
-        if node not in self._fixed:
-            self._fixed[node] = evaluate(self._model, node)
-        return self._fixed[node]
+    def _values(self, run: Run, position: torch.Tensor) -> dict[Node, torch.Tensor]:
+        return {end: value.clone() for end, value in run.values({self._root: position}).items()}
 
     def _write(self, end: Node, axis: int | None, table: torch.Tensor) -> None:
         """end        reshape(embedding(table, positions))"""

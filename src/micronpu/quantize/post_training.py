@@ -16,7 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.facts import SCOPES
-from micronpu.frontend.tensors import constant_nodes, evaluate, free_name
+from micronpu.frontend.run import evaluate
+from micronpu.frontend.tensors import constant_nodes, free_name
 from micronpu.quantize.nodes import NodeValues, moves, observer_of
 from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states

@@ -34,7 +34,8 @@ from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
-from micronpu.frontend.tensors import attribute, copied, evaluate, free_name, is_constant
+from micronpu.frontend.run import evaluate
+from micronpu.frontend.tensors import attribute, copied, free_name, is_constant
 from micronpu.ops.convolution import BY_AXES, TRANSPOSED
 from micronpu.ops.facts import LAYERS, is_singular
 from micronpu.ops.matmul import LINEAR

@@ -36,7 +36,7 @@ from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.nodes import moves, observer_of, results_of, source_of, state_ends
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.running import FloatRun, Row, sizes_of
+from micronpu.quantize.running import Row, float_values, sizes_of
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 
 
@@ -93,13 +93,12 @@ def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence
     step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
     for row in batches[::step]:
-        run = FloatRun(wide, gradients=True)
         with torch.enable_grad(), unobserved(wide):
-            run.run(*row)
-            results = [run.values[node.name] for node in _results(prepared)]
+            values = float_values(wide, row, gradients=True)
+            results = [values[node.name] for node in _results(prepared)]
             results = [r for r in results if _is_followed(r) and r.is_floating_point()]
             names = dict.fromkeys(node.name for place in places for node in place.nodes)
-            tracked = {name: run.values[name] for name in names if _is_followed(run.values.get(name))}
+            tracked = {name: values[name] for name in names if _is_followed(values.get(name))}
             if not results or not tracked:
                 return
             slopes = []
@@ -111,7 +110,7 @@ def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence
                 )
                 slopes.append(dict(zip(tracked, found, strict=True)))
             for place in places:
-                place.add(run.values, slopes)
+                place.add(values, slopes)
 
 
 def _is_followed(value: Any) -> bool:

@@ -24,28 +24,31 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, aten_overload, is_compute, is_dequantize, is_quantize
-from micronpu.frontend.tensors import constant_nodes, read, states_of
+from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize
+from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
+from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.nodes import moves, observer_of
 from micronpu.quantize.thresholds import BATCH, BATCH_ELEMENTS, KEPT_WEIGHTS, SAME_RESULTS
 from micronpu.upstream.session import one_thread
-from micronpu.upstream.torch import schema_of, tree_leaves
+from micronpu.upstream.torch import tree_leaves
 
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = _decomposed.quantize_per_tensor.default
 _DEQUANTIZE = _decomposed.dequantize_per_tensor.default
 _DEQUANTIZE_CHANNELS = _decomposed.dequantize_per_channel.default
-Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
+Row = tuple[torch.Tensor, ...]
+Call: TypeAlias = tuple[str, Row]
+"""Name of a method, "" of the only one, and its inputs."""
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 """Integers whose differences are exact in float32."""
 
 
-class Eager:
+class Eager(Run):
     """Runs a module; weights are dequantized when they are read.
 
     Args:
@@ -55,33 +58,16 @@ class Eager:
     """
 
     def __init__(self, module: GraphModule, *, keeps_weights: bool = False, in_float: bool = False) -> None:
-        self._graph, nodes = module.graph, list(module.graph.nodes)
+        nodes = module.graph.nodes
         in_place = any(map(is_mutable, nodes))
         self._floats = {n for n in nodes if _is_only_dequantized(n)} if not in_place else set[Node]()
-        steps = {n: function_of(module, n, self._floats, in_float=in_float) for n in nodes if n.op != "placeholder"}
-        weights = {n: steps[n] for n in nodes if _is_weight(n)}
-        last = {i: n for n in nodes for i in n.all_input_nodes if i.op != "get_attr"}
-        self._plan = [
-            (n, steps.get(n), {i: weights[i] for i in read if i in weights}, [i for i in read if last.get(i) is n])
-            for n in nodes
-            if n not in weights
-            for read in (n.all_input_nodes,)
-        ]
-        self._keeps, self._kept = keeps_weights, dict[Node, Any]()
-
-    def run(self, *inputs: Any) -> Any:
-        """Return the results of the module."""
-        values, given = dict[Node, Any](), iter(self._graph.process_inputs(*inputs))
-        for node, step, weights, read_last in self._plan:
-            for weight, dequantized in weights.items():
-                if weight not in values:
-                    values[weight] = self._kept[weight] if weight in self._kept else dequantized(values)
-                    if self._keeps:
-                        self._kept[weight] = values[weight]
-            values[node] = next(given) if step is None else step(values)
-            for operand in read_last:
-                del values[operand]
-        return self._graph.process_outputs(values[node])
+        weights = {n for n in nodes if _is_weight(n)}
+        super().__init__(
+            module,
+            lambda node: function_of(module, node, self._floats, in_float=in_float),
+            once=weights if keeps_weights else (),
+            late=weights,
+        )
 
 
 def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), *, in_float: bool = False) -> Step:
@@ -92,17 +78,14 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
         in_float: leave out quantization of floats; infinity becomes the end of its range.  Operands that an operator
             writes into are copied, since they may have other readers.
     """
-    # Partial functions, as the cells of a closure per node make Python's garbage collector slow.
-    if node.op == "get_attr":
-        return functools.partial(_attribute, module, node)
-    if node.op == "output":
-        return functools.partial(_computed, _same, None, node.args[:1], {})
-    function: Any = functools.partial(called, node) if in_float and is_mutable(node) else node.target
-    if node.op == "call_module":
-        part = module.get_submodule(str(node.target))
-        function = _looped(part, in_float) if isinstance(part, Loop) else part
-    fast = _FAST.get(function) if not node.kwargs else None
-    step = functools.partial(_computed, function, fast, node.args, node.kwargs)
+    part = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+    fast = _FAST.get(node.target) if not node.kwargs else None
+    if isinstance(part, Loop):
+        step = step_of(module, node, _looped(part, in_float))
+    elif fast is not None:
+        step = step_of(module, node, functools.partial(_fast_or, fast, node.target))
+    else:
+        step = (copying_step if in_float else step_of)(module, node)
     qparams: Any
     source, *qparams = node.args or (None,)
     if (in_float and is_dequantize(node)) or (isinstance(source, Node) and source in floats):
@@ -116,16 +99,9 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     return functools.partial(_shortened, short, step, source, in_float)
 
 
-def _attribute(module: GraphModule, node: Node, _: Mapping[Node, Any]) -> Any:
-    return read(module, node)
-
-
-def _computed(function: Any, fast: Any, args: Any, kwargs: Any, values: Mapping[Node, Any]) -> Any:
-    given: Any = torch.fx.map_arg(args, values.__getitem__)
-    made = fast(*given) if fast is not None else None
-    if made is not None:
-        return made
-    return function(*given, **torch.fx.map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
+def _fast_or(fast: Callable[..., Any], function: Any, *given: Any) -> Any:
+    made = fast(*given)
+    return function(*given) if made is None else made
 
 
 def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Mapping[Node, Any]) -> Any:
@@ -202,53 +178,30 @@ _FAST: dict[Any, Callable[..., Any]] = {
 }
 
 
-class FloatRun(Interpreter):
-    """Runs a prepared module without its observers and keeps every value.
+def float_values(prepared: GraphModule, row: Row, *, gradients: bool = False) -> dict[str, Any]:
+    """Return every value of a prepared module for a sample, by the name of its node, without its observers.
 
     Args:
         gradients: keep what `backward` needs.
     """
-
-    def __init__(self, prepared: GraphModule, *, gradients: bool = False) -> None:
-        super().__init__(prepared, garbage_collect_values=False)
-        self.gradients = gradients
-        self.values: dict[str, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        if observer_of(self.module, n) is not None:
-            result = self.fetch_args_kwargs_from_env(n)[0][0]
-        elif n.op == "call_function":
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = called(n, args, kwargs)
-        else:
-            result = super().run_node(n)
-        is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
-        if self.gradients and is_float and n.op != "get_attr" and not result.requires_grad:
-            result = result.detach().requires_grad_()
-        self.values[n.name] = result
-        return result
+    step = functools.partial(unobserved_step, prepared, lambda node: observer_of(prepared, node) is not None)
+    values = Run(prepared, step, wanted=prepared.graph.nodes).values({}, *row, behind=_followed if gradients else None)
+    return {node.name: value for node, value in values.items()}
 
 
-def is_mutable(node: Node) -> bool:
-    """Return True for a call of an operator that writes into an operand."""
-    overload = aten_overload(node)
-    return overload is not None and schema_of(overload).is_mutable
+def unobserved_step(module: GraphModule, is_left_out: Callable[[Node], bool], node: Node) -> Step:
+    """Return the step of a node, which for an observer that is left out hands on its operand."""
+    return step_of(module, node, _same) if is_left_out(node) else copying_step(module, node)
 
 
-def called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of a call; an operand that it writes into is copied, since it may have other readers."""
-    if is_mutable(node) and isinstance(args[0], torch.Tensor):
-        args = (args[0].clone(), *args[1:])
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+def _followed(node: Node, value: Any, _: object) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    if is_float and node.op != "get_attr" and not value.requires_grad:
+        return value.detach().requires_grad_()
+    return value
 
 
 # ---------------------------------------------------------------- recordings
-
-
-Row = tuple[torch.Tensor, ...]
-Call: TypeAlias = tuple[str, Row]
-"""Name of a method, "" of the only one, and its inputs."""
 
 
 def sizes_of(module: GraphModule) -> dict[str, int]:
@@ -357,7 +310,6 @@ def _alike(found: Row, wanted: Row) -> bool:
 # ---------------------------------------------------------------- dequantized reference
 
 
-Values: TypeAlias = dict[Node, Any]
 Rounding: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 _NOTHING: Mapping[Node, Rounding] = MappingProxyType({})
 
@@ -399,8 +351,11 @@ class DequantizedReference:
             for s in states_of(module).values
         )
         self._constant = constant_nodes(module)
-        self._fixed: dict[bool, Values] = {True: {}, False: {}}
         self._steps = {n: function_of(module, n, in_float=True) for n in module.graph.nodes if n.op != "placeholder"}
+        nodes, steps, once = module.graph.nodes, self._steps.__getitem__, self._constant
+        self._exact = Run(module, steps, wanted=nodes, once=once)
+        self._alone = Run(module, steps, wanted=(module.graph.output_node(),))
+        self._constants = Run(module, functools.partial(function_of, module), wanted=once, once=once)
         self.layers = tuple(
             RoundedLayer(node, first, moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
             for node in module.graph.nodes
@@ -414,39 +369,42 @@ class DequantizedReference:
         Args:
             but: quantize nodes that do round floats, each with the function for that.
         """
-        return self.values(
-            row, lambda node, value: but[node](value) if node in but and value.is_floating_point() else value
-        )
+
+        def changed(node: Node, value: Any, _: object) -> Any:
+            return but[node](value) if node in but and value.is_floating_point() else value
+
+        return self._exact.values({}, *row, behind=changed)
 
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
         by_quantize = {layer.quantize: layer for layer in self.layers}
-        values: Values = {}
-        for node in self.module.graph.nodes:
-            if node in self._constant:
-                values[node] = self._constant_value(node, in_float=False)
-            elif node.op == "placeholder":
-                values[node] = exact[node]
-            elif is_quantize(node):
-                values[node] = exact[node]
-                before, wanted = values[node.args[0]], exact[node.args[0]]
-                if node in by_quantize and isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
+
+        def step(node: Node) -> Step:
+            if is_quantize(node):
+                return lambda _: exact[node]
+            if is_dequantize(node) and isinstance(operand := exact[node.all_input_nodes[0]], torch.Tensor):
+                return lambda _: rounded(node, operand) if operand.is_floating_point() else exact[node]
+            return self._steps[node]
+
+        known = self._constants.values()
+        values = known | {n: exact[n] for n in self.module.graph.find_nodes(op="placeholder")}
+        run = Run(self.module, step, wanted=by_quantize, known=known)
+        for node in run.each(values):
+            if node in by_quantize:
+                source = node.all_input_nodes[0]
+                before, wanted = values[source], exact[source]
+                if isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
                     # The logarithm of a value rounded to 0 saturates; NaN is replaced by the exact result.
                     yield by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
-            elif is_dequantize(node) and isinstance(exact[node.args[0]], torch.Tensor):
-                operand = exact[node.args[0]]
-                values[node] = rounded(node, operand) if operand.is_floating_point() else exact[node]
-            elif node.op != "output":
-                values[node] = self._steps[node](values)
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
-        changed: Values = dict(changes)
+        changed = dict.fromkeys(changes)
         for node in self.module.graph.nodes:
-            if node not in changed and any(operand in changed for operand in node.all_input_nodes):
-                near = {operand: changed.get(operand, exact[operand]) for operand in node.all_input_nodes}
-                changed[node] = self._steps[node](near)
-        return self.outputs(exact | changed)
+            if any(operand in changed for operand in node.all_input_nodes):
+                changed[node] = None
+        same = {node: value for node, value in exact.items() if node not in changed}
+        return self.outputs(self._alone.values({**same, **changes}))
 
     def outputs(self, exact: Values) -> list[torch.Tensor]:
         """Return the float outputs among all values."""
@@ -456,27 +414,6 @@ class DequantizedReference:
         """Return the float outputs among all values of a call, and the states after it."""
         leaves, count = tree_leaves(values[self.module.graph.output_node()]), len(self.initial)
         return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
-
-    def values(self, row: Row, changed: Callable[[Node, Any], Any]) -> Values:
-        """Return every value for a sample; each computed one is changed before others read it."""
-        values: Values = {}
-        given = iter(row)
-        for node in self.module.graph.nodes:
-            if node in self._constant:
-                values[node] = self._constant_value(node, in_float=True)
-            elif node.op == "placeholder":
-                values[node] = next(given)
-            else:
-                values[node] = changed(node, self._steps[node](values))
-        return values
-
-    def _constant_value(self, node: Node, *, in_float: bool) -> Any:
-        known = self._fixed[in_float]
-        if node not in known:
-            for operand in node.all_input_nodes:
-                self._constant_value(operand, in_float=in_float)
-            known[node] = (self._steps[node] if in_float else function_of(self.module, node))(known)
-        return known[node]
 
     def _first(self, quantize: Node) -> Node:
         """Return the operator before a quantization, and before a clamp without rounding between them."""

@@ -34,7 +34,7 @@ from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
-from micronpu.quantize.running import FloatRun, Row
+from micronpu.quantize.running import Row, float_values
 
 
 def correct(
@@ -89,10 +89,9 @@ def _operands(
         step = max(1, len(rows[name]) // count)
         wide = runnable(module, rows[name])
         for row in rows[name][::step][:count]:
-            run = FloatRun(wide)
-            run.run(*row)
+            values = float_values(wide, row)
             for layer in own:
-                found[name, layer.name].add(run.values[source_of(module, layer.args[0]).name])
+                found[name, layer.name].add(values[source_of(module, layer.args[0]).name])
     return found
 
 

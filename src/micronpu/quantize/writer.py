@@ -33,6 +33,7 @@ from micronpu.frontend.facts import (
 )
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
+from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, is_constant, is_trained
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
@@ -210,14 +211,11 @@ class GraphWriter(NodeArguments):
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         """Return the value of a constant or of a transpose of one."""
-        transposes = list[Node]()
-        while isinstance(x, Node) and overload_name(x) in TRANSPOSES:
-            transposes.append(x)
-            x = x.args[0]
-        value = attribute(self.model, x)
-        for move in reversed(transposes if value is not None else ()):
-            value = move.target(value, *move.args[1:])  # type: ignore[operator]
-        return value
+        source = x
+        while isinstance(source, Node) and overload_name(source) in TRANSPOSES:
+            source = source.args[0]
+        value: torch.Tensor | None = attribute(self.model, source)
+        return value if value is None or source is x else evaluate(self.model, x)
 
     def stored(self, x: Any) -> npt.NDArray[Any] | None:
         value = attribute(self.model, x)

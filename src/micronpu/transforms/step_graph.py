@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.program import calls_into, is_dequantize, origin_of, overload_name
+from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, read
 from micronpu.ops.calls import CONCATENATION, CUT
 
@@ -196,16 +197,10 @@ class StepGraph:
 
     def _constant(self, node: Node) -> torch.Tensor | None:
         """The value of a node that depends on no input."""
-        values: dict[Node, torch.Tensor] = {}
         for part in operands_first(node, lambda n: () if n in self._flows else n.all_input_nodes):
             if part in self._flows or part not in self._nodes or part.op not in ("get_attr", "call_function"):
                 return None
-            if part.op == "get_attr":
-                found = attribute(self._module, part)
-                if found is None:
-                    return None
-                values[part] = found.detach()
-            else:
-                args, kwargs = torch.fx.map_arg((part.args, part.kwargs), values.__getitem__)
-                values[part] = part.target(*args, **kwargs)  # type: ignore[operator]
-        return values[node]
+            if part.op == "get_attr" and attribute(self._module, part) is None:
+                return None
+        result: torch.Tensor = evaluate(self._module, node)
+        return result

@@ -19,14 +19,15 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, is_compute, origin_of
+from micronpu.frontend.run import Values
 from micronpu.partition.host_block import named
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.running import (
     DequantizedReference,
     RoundedLayer,
+    Rounding,
     Row,
-    Values,
     float_leaves,
     noise,
     representable_range,
@@ -440,12 +441,11 @@ class _Search:
         numbers = {layer.quantize: number for number, layer in enumerate(wanted)}
 
         def call_of(which: torch.Tensor, row: Row, states: Row) -> tuple[list[torch.Tensor], Row]:
-            def rounds(node: Node, value: Any) -> Any:
-                if node not in numbers or not value.is_floating_point():
-                    return value
-                return torch.where(which == numbers[node], rounded(node, value), value)
+            def rounding(quantize: Node, number: int) -> Rounding:
+                return lambda value: torch.where(which == number, rounded(quantize, value), value)
 
-            return self._dequantized.split(self._dequantized.values(row + states, rounds))
+            but = {quantize: rounding(quantize, number) for quantize, number in numbers.items()}
+            return self._dequantized.split(self._dequantized.exact(row + states, but))
 
         count = len(wanted)
         states = tuple(s.expand(count, *s.shape).clone() for s in self._dequantized.initial)

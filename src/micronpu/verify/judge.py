@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +27,10 @@ from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import is_dequantize, is_float32, is_quantize, value_of
+from micronpu.frontend.run import called
 from micronpu.quantize.data import Trial
 from micronpu.quantize.nodes import moves, results_of
-from micronpu.quantize.running import Row, called, float_leaves, noise, run_recordings
+from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (
     Array,
     Comparison,
@@ -317,7 +318,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
             found[value] = found[sources[0]]
         elif sources:
             known = [found[source] for source in sources]
-            found[value] = None if any(n is None for n in known) else called(value, *_filled(value, found))
+            found[value] = None if any(n is None for n in known) else called(value, found)
         else:
             found[value] = _numbers(value, names)
     return found[node]
@@ -345,10 +346,6 @@ def _numbers(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | 
     names += [(node.name, channel) for channel in range(count)]
     line = torch.arange(first, first + count).view([-1 if i == axis else 1 for i in range(len(shape))])
     return line.expand(shape)
-
-
-def _filled(node: Node, values: Mapping[Node, torch.Tensor | None]) -> Any:
-    return torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
 
 
 def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: ElementSources) -> tuple[PartAccuracy, ...]:

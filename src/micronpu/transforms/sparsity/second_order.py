@@ -22,10 +22,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.run import Step
 from micronpu.ir.pattern import KEPT
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.quantize.running import Step, function_of
+from micronpu.quantize.running import function_of
 from micronpu.transforms.sparsity.layers import (
     SAMPLES_PER_COLUMN,
     Matrix,
