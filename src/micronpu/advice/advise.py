@@ -21,6 +21,7 @@ from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import ProgramView, is_dequantize, is_dequantize_channel, is_quantize, origin_of
+from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, copied
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
@@ -62,11 +63,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
                 inputs[i] = (inputs[i].to(torch.float32) - zero) * scale
             node.replace_all_uses_with(source)
         elif all(n.op == "get_attr" for n in node.all_input_nodes):
-            values = {n: view.constant(n) for n in node.all_input_nodes}
-            args = torch.fx.map_arg(node.args, values.__getitem__)
-            with torch.no_grad():
-                value = node.target(*args, **node.kwargs)
-            node.replace_all_uses_with(add_constant(module, node, value, "weight"))
+            node.replace_all_uses_with(add_constant(module, node, evaluate(module, node), "weight"))
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
         if is_quantize(node):  # of a result

@@ -10,15 +10,17 @@ the step at which the condition was first false.
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import aten_overload, calls_into, is_getitem, only_checks, overload_name, value_of
+from micronpu.frontend.run import Run, Step, step_of
 from micronpu.frontend.tensors import free_name, read, with_graph, with_own_graph
 from micronpu.ops import facts
 from micronpu.ops.calls import BOTH, CHOICE
@@ -88,7 +90,6 @@ MOST_STEPS = 64
 _MOST_ELEMENTS = 4096
 """Maximum number of elements of a constant that is evaluated."""
 _UNKNOWN = object()
-_Values: TypeAlias = dict[Node, Any]
 
 
 def without_regions(program: ExportedProgram) -> ExportedProgram:
@@ -288,32 +289,32 @@ def _listed(results: Any) -> list[Any]:
 
 def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
     """Return the results of a graph for inputs of which some are unknown."""
-    values: _Values = {}
-    waiting = iter(given)
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = next(waiting)
-        elif node.op == "call_function":
-            values[node] = _computed(node, values)
-    return [values[r] if isinstance(r, Node) else r for r in _given_back(graph)]
+    return _listed(Run(graph, functools.partial(_known_step, graph)).run(*given))
 
 
-def _computed(node: Node, values: _Values) -> Any:
+def _known_step(module: GraphModule, node: Node) -> Step:
+    step = step_of(module, node)
+    return step if node.op == "output" else functools.partial(_computed, node, step)
+
+
+def _computed(node: Node, step: Step, values: Mapping[Node, Any]) -> Any:
     """Return the value of a node if its operands are known; for `and`, if one operand is known to be false."""
-    target: Any = node.target
-    operands = [values.get(n, _UNKNOWN) for n in node.all_input_nodes]
+    operands = [values[n] for n in node.all_input_nodes]
     if any(value is _UNKNOWN for value in operands):
         falsehoods = [v for v in operands if isinstance(v, torch.Tensor) and v.numel() == 1 and not bool(v)]
         is_and = LOGIC.get(overload_name(node)) == "and"
         return falsehoods[0] if is_and and falsehoods else _UNKNOWN
-    if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+    if isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
         return _UNKNOWN
     made = value_of(node)
     if isinstance(made, torch.Tensor) and not _is_small(made):
         return _UNKNOWN
-    arguments, named = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: copy.deepcopy(values[n]))
     with torch.no_grad():
-        return target(*arguments, **named)
+        return step({n: copy.deepcopy(value) for n, value in zip(node.all_input_nodes, operands, strict=True)})
+
+
+def _unknown(_: Mapping[Node, Any]) -> Any:
+    return _UNKNOWN
 
 
 def _is_small(value: torch.Tensor) -> bool:
@@ -325,24 +326,18 @@ class _Constants:
 
     def __init__(self, module: GraphModule, written: frozenset[str]) -> None:
         self._module, self._written = module, written
-        self._values: _Values = {}
+        self._inputs = dict.fromkeys(module.graph.find_nodes(op="placeholder"), _UNKNOWN)
 
     def value(self, operand: Any) -> Any:
         """Return the value of an operand: a node or a number."""
         if not isinstance(operand, Node):
             return operand
-        if operand not in self._values:
-            for node in operand.graph.nodes:
-                if node not in self._values:
-                    self._values[node] = self._of(node)
-                if node is operand:
-                    break
-        return self._values[operand]
+        return Run(self._module, self._step, wanted=[operand], known=self._inputs).values(self._inputs)[operand]
 
-    def _of(self, node: Node) -> Any:
+    def _step(self, node: Node) -> Step:
         if node.op == "get_attr":
-            return self._attribute(node)
-        return _computed(node, self._values) if node.op == "call_function" and not flow_name(node) else _UNKNOWN
+            return lambda _: self._attribute(node)
+        return _known_step(self._module, node) if node.op == "call_function" and not flow_name(node) else _unknown
 
     def _attribute(self, node: Node) -> Any:
         """Return a small tensor that is neither written nor trained."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
@@ -26,6 +26,7 @@ from micronpu.frontend.functional import (
     without_taken_names,
 )
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
+from micronpu.frontend.run import Run, called
 from micronpu.frontend.tensors import States, add_constant, copied, lift, states_of
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
@@ -210,7 +211,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     model = copied(quantized)
     set_training(model, False)
     try:
-        _Specialize(model).shapes(*examples)
+        _specialize(model, *examples)
     except MicroNpuError:
         raise
     except Exception as error:
@@ -224,7 +225,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     for node in list(model.graph.nodes):
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
             # A constructor, whose shape depended on the batch size.
-            constant = add_constant(model, node, node.target(*node.args, **node.kwargs), "constant")
+            constant = add_constant(model, node, called(node, {}), "constant")
             node.replace_all_uses_with(constant)
     model.graph.eliminate_dead_code()
     model.recompile()
@@ -235,25 +236,18 @@ def _observers(module: nn.Module) -> list[str]:
     return [name for name, inner in module.named_modules() if hasattr(inner, "calculate_qparams")]
 
 
-class _Specialize(Interpreter):
-    """Runs a module on fake inputs; records shapes, and sizes that are now numbers."""
+def _specialize(model: GraphModule, *inputs: torch.Tensor) -> None:
+    """Run a module on fake inputs; record shapes, and sizes that are now numbers."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def __init__(self, model: GraphModule) -> None:
-        super().__init__(model)
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def shapes(self, *inputs: Any) -> None:
-        with self.mode, torch.no_grad():
-            self.run(*(self.mode.from_tensor(t) for t in inputs))
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
+    def recorded(n: Node, result: Any, _: object) -> Any:
         if n.op == "get_attr":
-            return self.mode.from_tensor(result) if isinstance(result, torch.Tensor) else result
-        if n.op == "output":
-            return result
+            return mode.from_tensor(result) if isinstance(result, torch.Tensor) else result
         if isinstance(result, int) and not isinstance(result, bool):
             SIZE.say(n, result)
-        elif isinstance(result, torch.Tensor | tuple | list):
+        elif n.op != "output" and isinstance(result, torch.Tensor | tuple | list):
             n.meta["val"] = result
         return result
+
+    with mode, torch.no_grad():
+        Run(model).run(*(mode.from_tensor(t) for t in inputs), behind=recorded)

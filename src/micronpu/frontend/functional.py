@@ -32,12 +32,13 @@ from micronpu.frontend.program import (
     qualified_name,
     value_of,
 )
+from micronpu.frontend.run import called
 from micronpu.frontend.tensors import add_constant, copied, read, remade, with_graph, with_own_graph
 from micronpu.ops import facts
 from micronpu.ops.calls import CUT
 from micronpu.ops.movement import RESHAPE, VIEW
 from micronpu.ops.slicing import CONCATENATIONS, SPLITS
-from micronpu.upstream.torch import OpOverload, schema_of, tree_leaves, tree_map
+from micronpu.upstream.torch import schema_of, tree_leaves
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -286,7 +287,9 @@ def _without_empty_operands(module: GraphModule, node: Node) -> None:
     elif facts.name_of(name) in facts.SCATTERS and not _is_empty(operands[0]):
         node.replace_all_uses_with(operands[0])
     elif all(_is_empty(operand) or operand.op == "get_attr" for operand in operands):
-        value = _computed(module, node)
+        known = {n: _empty(n) if _is_empty(n) else read(module, n).detach() for n in operands}
+        with torch.no_grad(), quiet():
+            value = called(node, known)
         if isinstance(value, torch.Tensor):
             node.replace_all_uses_with(add_constant(module, node, value, "constant"))
     else:
@@ -313,15 +316,5 @@ def _as_slices(module: GraphModule, node: Node) -> None:
             reader.replace_all_uses_with(made)
 
 
-def _computed(module: GraphModule, node: Node) -> Any:
-    """Return the result of an operator whose operands are empty or constants."""
-
-    def value(operand: Node) -> torch.Tensor:
-        if operand.op == "get_attr":
-            return read(module, operand).detach()  # type: ignore[no-any-return]
-        return torch.empty(tuple(value_of(operand).shape), dtype=value_of(operand).dtype)
-
-    assert isinstance(node.target, OpOverload)
-    args, kwargs = tree_map(lambda a: value(a) if isinstance(a, Node) else a, (node.args, dict(node.kwargs)))
-    with torch.no_grad(), quiet():
-        return node.target(*args, **kwargs)
+def _empty(node: Node) -> torch.Tensor:
+    return torch.empty(tuple(value_of(node).shape), dtype=value_of(node).dtype)

@@ -18,6 +18,7 @@ from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
+from micronpu.frontend.run import called
 from micronpu.frontend.tensors import add_constant, attribute, is_trained
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops import ATEN_IMPORTS
@@ -183,8 +184,7 @@ def fold_constants(model: GraphModule) -> bool:
             continue
         known = dict(zip(node.all_input_nodes, operands, strict=True))
         with torch.no_grad():
-            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].detach().clone()) for a in (node.args, node.kwargs))  # noqa: B023
-            result = node.target(*args, **kwargs)
+            result = called(node, {n: value.detach().clone() for n, value in known.items()})
         node.replace_all_uses_with(add_constant(model, node, result.contiguous(), "folded"))
         model.graph.erase_node(node)
         changed = True

@@ -15,6 +15,7 @@ from torch.fx.node import map_arg
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
+from micronpu.frontend.run import called
 from micronpu.frontend.tensors import attribute, is_trained, number
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.comparisons import CHOICES, FILLS
@@ -225,7 +226,7 @@ def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
     fill = _fill_of(model, node.all_input_nodes[0])
     if fill is None or fill.x is node:
         return False
-    end = float(node.target(*map_arg(node.args, lambda _: torch.tensor(fill.value)), **node.kwargs))  # type: ignore[operator]
+    end = float(called(node, dict.fromkeys(node.all_input_nodes, torch.tensor(fill.value))))
     if math.isnan(end) or (abs(end) >= INFINITE and line_of(model, node) is None):
         return False
     write = GraphWriter(model, node, able, {})

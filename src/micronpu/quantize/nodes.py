@@ -16,6 +16,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
+from micronpu.frontend.run import called
 from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import QuantizationRule
@@ -182,11 +183,10 @@ class _NodeValue(Value):
         assert operand.shape is not None
         move, of = self.node, self._of
         others = [node for node in move.all_input_nodes if of[node] is not operand]
-        if not callable(move.target) or not all(isinstance(n.meta.get("val"), (int, torch.SymInt)) for n in others):
+        if not all(isinstance(n.meta.get("val"), (int, torch.SymInt)) for n in others):
             return None
-        numbers = {node: _size(node.meta["val"]) for node in others}
         before = torch.empty([_size(n) for n in operand.shape])  # not on meta: a move may name the device
-        after = move.target(*torch.fx.map_arg(move.args, lambda n: numbers.get(n, before)), **move.kwargs)
+        after = called(move, {n: _size(n.meta["val"]) if n in others else before for n in move.all_input_nodes})
         pointer = before.untyped_storage().data_ptr()
         if not isinstance(after, torch.Tensor) or after.untyped_storage().data_ptr() != pointer:
             return None

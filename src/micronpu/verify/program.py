@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import PREFIX, State, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
@@ -268,22 +269,23 @@ def _all_qparams(module: GraphModule) -> list[QParams | None]:
 # ---------------------------------------------------------------- search for the differing operator
 
 
-class _Record(Interpreter):
-    """Runs a quantized module and records the integers that it computes."""
+def _recorded(module: GraphModule, rows: Sequence[Tensors]) -> dict[str, np.ndarray[Any, Any]]:
+    """Run a quantized module; return the integers that it computes, of the last call."""
+    integers: dict[str, np.ndarray[Any, Any]] = {}
 
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module)
-        self.integers: dict[str, np.ndarray[Any, Any]] = {}
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        integers = (torch.int8, torch.int16, torch.int32)
-        if isinstance(result, torch.Tensor) and result.dtype in integers:
+    def record(n: Node, result: Any, _: object) -> Any:
+        if isinstance(result, torch.Tensor) and result.dtype in (torch.int8, torch.int16, torch.int32):
             if n.op == "get_attr":  # it was an input when partitions were made, and is written at the end of the call
-                self.integers[str(n.target).removeprefix(PREFIX)] = result.numpy().copy()
+                integers[str(n.target).removeprefix(PREFIX)] = result.numpy().copy()
             else:
-                self.integers[n.name] = result.numpy()
+                integers[n.name] = result.numpy()
         return result
+
+    run = Run(module)
+    with torch.no_grad(), quiet():
+        for row in rows:
+            run.run(*row, behind=record)
+    return integers
 
 
 def _wrong(
@@ -315,21 +317,18 @@ def _first_that_differs(
     Values that the module also has replace the results of previous operations, so that each operation is checked alone.
     Returns "" if a partition cannot be examined, and None if all operations agree.
     """
-    record = _Record(module)
     program.reset_states()
-    with torch.no_grad(), quiet():
-        for row in rows if program.states else rows[-1:]:
-            record.run(*row)
+    integers = _recorded(module, rows if program.states else rows[-1:])
     program.reset_states()
     whole = True
     for part, names in zip(program.partitions, reads, strict=True):
-        if any(name not in record.integers for name in names):
+        if any(name not in integers for name in names):
             whole = False
             continue
-        look = _Look(module, record.integers, part.graph)
+        look = _Look(module, integers, part.graph)
         try:
             shaped = [
-                np.ascontiguousarray(_as(record.integers[name], t.shape))
+                np.ascontiguousarray(_as(integers[name], t.shape))
                 for name, t in zip(names, part.graph.inputs, strict=True)
             ]
             interpret(part.graph, shaped, observe=look)
@@ -415,26 +414,21 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
     Args:
         rows: samples that run one after the other; more than one is relevant only for a module with states.
     """
-    model = _Perturbed(module, seed)
-    return [tensors_of(model.run(*row)) for row in rows][-1]
+    random = torch.Generator().manual_seed(seed)
+    share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
+    view = ProgramView(module)
+    edges = {n: view.edge(n) for n in module.graph.nodes if n.op == "call_function" and is_quantize(n)}
 
-
-class _Perturbed(Interpreter):
-    def __init__(self, module: GraphModule, seed: int) -> None:
-        super().__init__(module)
-        self._random = torch.Generator().manual_seed(seed)
-        self._share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
-        view = ProgramView(module)
-        self._edges = {n: view.edge(n) for n in module.graph.nodes if n.op == "call_function" and is_quantize(n)}
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        edge, source = self._edges.get(n), n.args[0] if n.args else None
+    def moved(n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
+        edge, source = edges.get(n), n.args[0] if n.args else None
         if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in at.ROUNDED:
             return result
-        exact = self.env[source].double() / edge.qparams.scale[0]
+        exact = values[source].double() / edge.qparams.scale[0]
         rounded = (exact - exact.round()).abs() > at.EXACT
         most = at.ROUNDED[result.dtype]
-        moves = rounded & (torch.rand(result.shape, generator=self._random) < self._share)
-        steps = torch.randint(-most, most + 1, result.shape, generator=self._random) * moves
+        moves = rounded & (torch.rand(result.shape, generator=random) < share)
+        steps = torch.randint(-most, most + 1, result.shape, generator=random) * moves
         return (result.to(torch.int32) + steps).clamp(*edge.limits).to(result.dtype)
+
+    run = Run(module)
+    return [tensors_of(run.run(*row, behind=moved)) for row in rows][-1]

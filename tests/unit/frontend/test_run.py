@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
+from tests.layers import SOURCE, nodes
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import InternalError
 from micronpu.frontend.run import Run, Step, called, copying_step, evaluate, step_of
+
+EVALUATORS = {
+    "frontend/run.py": "the one",
+    "quantize/float64.py": "writes another function into a node, which calls the former one in float32",
+}
+
+
+def own_evaluators(code: ast.AST) -> Iterator[str]:
+    """Classes that are interpreters of torch graphs, and calls of what nodes call: `node.target(...)`."""
+    every = list(ast.walk(code))
+    named = {
+        ast.unparse(target)
+        for node in every
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Attribute)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if node.value.attr == "target" and isinstance(target, ast.Name)
+    }
+    for node in every:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(b).endswith("Interpreter") for b in node.bases):
+            yield node.name
+        if isinstance(node, ast.Call):
+            of = node.func
+            if (isinstance(of, ast.Attribute) and of.attr == "target") or (isinstance(of, ast.Name) and of.id in named):
+                yield ast.unparse(node)
+
+
+def test_nothing_else_evaluates_graphs() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): [text for node in nodes(path)[:1] for text in own_evaluators(node)]
+        for path in SOURCE.rglob("*.py")
+    }
+    assert {path: texts for path, texts in found.items() if texts and path not in EVALUATORS} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class A(torch.fx.Interpreter): pass",
+        "class A(Interpreter): pass",
+        "y = node.target(*args)",
+        "target: Any = node.target\ny = target(*args)",
+    ],
+)
+def test_another_evaluator_is_seen(text: str) -> None:
+    assert list(own_evaluators(ast.parse(text)))
+
 
 aten = torch.ops.aten
 

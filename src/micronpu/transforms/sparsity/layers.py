@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, origin_of, overload_name
+from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import KEY, States, states_of
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
@@ -363,7 +364,7 @@ def floats(result: Any) -> list[Tensor]:
     ]
 
 
-class Moments(Interpreter):
+class Moments:
     """Second moments of the inputs of layers.
 
     Attributes:
@@ -372,7 +373,7 @@ class Moments(Interpreter):
     """
 
     def __init__(self, model: GraphModule, layers: Iterable[PrunableLayer], rows: int) -> None:
-        super().__init__(model)
+        self._run = Run(model)
         self.moments: dict[str, Tensor] = {}
         self.samples: dict[str, int] = {}
         self._rows = max(rows, 1)
@@ -383,17 +384,17 @@ class Moments(Interpreter):
         """Run the program on samples."""
         with torch.no_grad():
             for batch in rows:
-                self.run(*batch)
+                self._run.run(*batch, behind=self._add_inputs)
         return self
 
     def mean(self, attribute: str) -> Tensor:
         return self.moments[attribute] / max(self.samples[attribute], 1)
 
-    def run_node(self, n: Node) -> Any:
+    def _add_inputs(self, n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
         layer = self._layer_of.get(n.name)
         if layer is None:
-            return super().run_node(n)
-        given = {name: torch.fx.map_arg(value, lambda m: self.env[m]) for name, value in arguments(n).items()}
+            return result
+        given = {name: torch.fx.map_arg(value, values.__getitem__) for name, value in arguments(n).items()}
         if overload_name(n) in RECURRENT:
             for matrix, x in zip(layer.matrices, _read_by_steps(overload_name(n), given), strict=True):
                 self._add(matrix.attribute, x.reshape(-1, x.shape[-1]), len(given["input"]))
@@ -405,7 +406,7 @@ class Moments(Interpreter):
             else:
                 x = given["input"].flatten(0, -2)
             self._add(matrix.attribute, x if matrix.order is None else x[:, matrix.order], len(given["input"]))
-        return super().run_node(n)
+        return result
 
     def _add(self, attribute: str, x: Tensor, rows: int) -> None:
         """Add inputs [samples, columns], up to the required number."""
