@@ -7,10 +7,8 @@ _COMPAT = (
     "default_preserve_ops",
 )
 _RECIPES = "NeutronRecipeType.INT8 of micronpu.recipes, its options as keyword arguments; see docs/recipes.md"
-_MOVED = {name: f"from micronpu.compat import {name}" for name in _COMPAT} | dict.fromkeys(
+_ELSEWHERE = {name: f"from micronpu.compat import {name}" for name in _COMPAT} | dict.fromkeys(
     ("NXPRecipeType", "NXPRecipeProvider", "NeutronRecipeConfig"), _RECIPES
 )
 
-__all__, __dir__, __getattr__ = lazily(
-    __name__, __file__, _MOVED | {"NeutronCompileOptions": "from micronpu.neutron import NeutronOptions"}
-)
+__all__, __dir__, __getattr__ = lazily(__name__, __file__, _ELSEWHERE)

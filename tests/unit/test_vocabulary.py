@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from tests.layers import SOURCE
-
-from micronpu.base.arguments import renamed
 
 REPLACED = re.compile(
     r"\b_*(?:[A-Za-z0-9]+_)*(?:doors?|Door|DOORS?|told|TOLD|Told|unrounded|Unrounded|shaken|foresight|composes|Composition|"
@@ -24,13 +21,3 @@ def test_replaced_words_do_not_come_back() -> None:
         if REPLACED.fullmatch(name := match[1] or match[2])
     ]
     assert not found, "use the terms of CONTRIBUTING.md"
-
-
-def test_a_renamed_keyword_is_accepted_with_a_warning() -> None:
-    @renamed(listener="callback")
-    def called(*, callback: int) -> int:
-        return callback
-
-    with pytest.warns(DeprecationWarning, match="`listener` is called `callback` now"):
-        assert called(**{"listener": 3}) == 3
-    assert called(callback=4) == 4

@@ -10,7 +10,6 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of, step_of
-from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.quantize.data import in_turn
@@ -30,8 +29,6 @@ _PEAKED = 20.0
 """Minimum ratio of the largest value to the root mean square at which outliers cost the other values precision."""
 
 
-@renamed(listener="callback")
-@moved(**QUANTIZATION_NOW)
 @target_required
 @exclusive()
 def blame(

@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Sequences, begun_anew
-from micronpu.base.arguments import check_text, check_type, described, renamed
+from micronpu.base.arguments import check_text, check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
@@ -100,7 +100,6 @@ _USED = 0.125  # share of the program's range that an input's values span, below
 _UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be unrelated
 
 
-@renamed(listener="callback")
 @exclusive()
 def evaluate(
     model: nn.Module | ExportedProgram | Callable[..., Any],

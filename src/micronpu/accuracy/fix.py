@@ -19,7 +19,6 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
-from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, Modules, Search, Settings, Tried
@@ -70,8 +69,6 @@ _CURES: Cures = (
 """Changes without cost on the chip; at most one of each group is kept."""
 
 
-@renamed(listener="callback")
-@moved(per_channel=QUANTIZATION_NOW["per_channel"])
 @target_required
 @exclusive()
 def fix(

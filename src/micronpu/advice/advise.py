@@ -13,7 +13,6 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.advice.changes import CHANGES, Change
-from micronpu.base.arguments import renamed
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.compiler.clock import ProgressCallback
 from micronpu.compiler.compile import compile_model
@@ -79,7 +78,6 @@ _ROWS = 8
 """Number of calibration samples; cycles hardly depend on them."""
 
 
-@renamed(listener="callback")
 @target_required
 @exclusive()
 def advise(

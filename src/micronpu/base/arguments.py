@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from types import GenericAlias
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
-from micronpu.base.callers import warn
 from micronpu.base.errors import OptionError
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
@@ -99,58 +97,3 @@ def strings(name: str, given: Any) -> tuple[str, ...]:
             hint=f'{name}=["..."]',
         )
     return found
-
-
-def moved(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Refuse removed keywords of a public function with a message that names their replacement.
-
-    Args:
-        now: the replacement by old keyword.
-    """
-
-    def wrap(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(function)
-        def called(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-            old = next((name for name in keywords if name in now), None)
-            if old is not None:
-                name = function.__name__.removesuffix("_model")
-                raise OptionError(f"`{name}` has no parameter `{old}` any more.", hint=now[old])
-            return function(*arguments, **keywords)
-
-        return called
-
-    return wrap
-
-
-def warn_renamed(old: str, now: str) -> None:
-    """Warn the user that a public name of the previous minor version is used."""
-    warn(f"`{old}` is called `{now}` now.", DeprecationWarning)
-
-
-def renamed(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Accept keywords of the previous minor version of a public function, with a `DeprecationWarning`.
-
-    Args:
-        now: the present keyword by the old one.
-    """
-
-    def wrap(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(function)
-        def called(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-            for old in [name for name in keywords if name in now]:
-                warn_renamed(old, now[old])
-                keywords.setdefault(now[old], keywords.pop(old))
-            return function(*arguments, **keywords)
-
-        return called
-
-    return wrap
-
-
-QUANTIZATION_NOW = {
-    "per_channel": "quantization=Quantization(per_channel=False)",
-    "activations": 'quantization="int16", or Quantization(activations="int16", ...)',
-    "io": 'quantization=Quantization(io="int8")',
-    "quantizer": "quantization=quantizer",
-}
-"""For `moved`: replacements of quantization keywords."""

@@ -112,7 +112,7 @@ class BudgetError(MicroNpuError):
 
 
 class MovedError(MicroNpuError, ImportError):
-    """A public name of an earlier version was renamed or moved."""
+    """A name of ExecuTorch that this package has elsewhere."""
 
 
 class PassError(MicroNpuError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from micronpu.base.errors import UnsupportedError
 
-VERSION = "0.2.0"
+VERSION = "0.3.0.dev0"
 _PACKAGE = "micronpu"
 PUBLISHED = False
 """True if `pip install micronpu` finds the package on PyPI."""

@@ -25,7 +25,7 @@ def lazily(
     Args:
         module: its name.
         file: its path; the stub is beside it.
-        moved: names of an earlier version, each with the import that replaces it.
+        moved: names of ExecuTorch that are elsewhere, each with the import that replaces it.
     """
     homes: dict[str, tuple[str, str]] = {}
     imported: dict[str, tuple[str, str]] = {}
@@ -43,7 +43,7 @@ def lazily(
     def get(name: str) -> Any:
         if moved is not None and name in moved:
             # Not an AttributeError, which `from module import name` replaces by its own message.
-            raise MovedError(f"{module} has no `{name}` any more.", hint=moved[name])
+            raise MovedError(f"{module} has no `{name}`.", hint=moved[name])
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, there = homes[name]

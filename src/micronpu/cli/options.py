@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from types import FunctionType
@@ -57,79 +56,6 @@ Target = Annotated[
 """Required, but "" by default: `find_target` rejects "" with an example of each kind of target."""
 
 
-OPTIONS = {
-    "--activations": "--quantization ",
-    "--max-slowdown": "--quantization max_slowdown=",
-    "--activation-observer": "--quantization activation_observer=",
-    "--percentile": "--quantization percentile=",
-    "--input-observer": "--quantization input_observer=",
-    "--weight-observer": "--quantization weight_observer=",
-    "--per-tensor": "--quantization per_channel=false",
-    "--equalize": "--quantization equalize",
-    "--bias-correction": "--quantization bias_correction",
-    "--adaptive-rounding": "--quantization adaptive_rounding",
-    "--fit-ranges": "--quantization fit_ranges",
-    "--projections": "--quantization projections",
-    "--max-ms": "--budget ms=",
-    "--max-sram": "--budget sram=",
-    "--max-flash": "--budget flash=",
-    "--min-sqnr": "--budget sqnr=",
-    "--min-agreement": "--budget top1=",
-    "--min-accuracy": "--budget accuracy=",
-    "--eval-data": "--data ",
-    "--sparsity": "--sparse ",
-    "--max-loss": "--sparse max_loss=",
-    "--max-cycles": "--sparse max_cycles=",
-    "--fix-output": "--output ",
-}
-"""New spelling by the old one; a value follows if it ends with "=" or a space."""
-OLD_COMMANDS = {"eval": "evaluate"}
-LAST = "0.2"
-"""Last minor version that accepts them."""
-
-
-def rewritten_command(name: str, arguments: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the command and the arguments in the new spelling, and the notice; "" if nothing changed."""
-    now, left = OLD_COMMANDS.get(name, name), list(arguments)
-    if name == "blame" and "--fix" in left:
-        now = "fix"
-        left.remove("--fix")
-    return now, left, _notice([(f"{name} --fix" if now == "fix" != name else name, now)] if now != name else [])
-
-
-def rewritten_options(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
-    """Return the arguments in the new spelling, and the notice.
-
-    Args:
-        own: flags of the command. They are never rewritten, and a new spelling must be one of them.
-    """
-    result: list[str] = []
-    changed: list[tuple[str, str]] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--":
-            result += [argument, *rest]
-            break
-        flag, equals, value = argument.partition("=")
-        now = OPTIONS.get(flag, "")
-        new, _, item = now.partition(" ")
-        if flag in own or new not in own:
-            result.append(argument)
-            continue
-        if now.endswith(("=", " ")):
-            item += value if equals else next(rest, "")
-        result += [new, item]
-        changed.append((flag, f"{new} {item}"))
-    return result, _notice(changed)
-
-
-def _notice(changed: Sequence[tuple[str, str]]) -> str:
-    if not changed:
-        return ""
-    pairs = "; ".join(f"{old} is now `{now}`" for old, now in changed)
-    return f"Note: {pairs}. Version {LAST} is the last to take the old spelling."
-
-
 PANELS = {
     "Data": ("library", "normalize", "data", "labels", "metric"),
     "Accuracy": ("verify", "held_out"),
@@ -151,16 +77,9 @@ _ALL = "--help-all"
 
 
 class Command(TyperCommand):
-    """A command whose --help shows the usual options and those of the target's NPU, and --help-all every option.
-
-    Options of the previous minor version are rewritten before they are parsed.
-    """
+    """A command whose --help shows the usual options and those of the target's NPU, and --help-all every option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = [flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)]
-        args, notice = rewritten_options(args, own)
-        if notice and not ctx.resilient_parsing:
-            print(notice, file=sys.stderr)
         ctx.meta[_ALL] = _ALL in args
         ctx.meta["--target"] = _target_of(args)
         rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
@@ -280,10 +199,7 @@ class Group(TyperGroup):
         return _command_of(cmd_name) if own is None and cmd_name in extensions(COMMANDS) else own
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        now, own, notice = rewritten_command(args[0], args[1:])
-        if notice and not ctx.resilient_parsing:
-            print(notice, file=sys.stderr)
-        name, command, rest = super().resolve_command(ctx, [now, *own])
+        name, command, rest = super().resolve_command(ctx, args)
         if name in _EXTENDED:
             command = _with_npu_options(name, _EXTENDED[name])
         return name, command, rest

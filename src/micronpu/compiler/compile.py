@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
@@ -69,17 +68,6 @@ def compile_model(
 ) -> CompiledProgram: ...
 
 
-@renamed(listener="callback")
-@moved(
-    **QUANTIZATION_NOW,
-    allow_missing_kernels="verify=Verification(allow_missing_kernels=True)",
-    strict="verify=Verification(strict=True)",
-    held_out="verify=Verification(held_out=8)",
-    budgets="verify=budgets, or Verification(budgets=budgets, ...)",
-    sparsity='transforms="2:4"',
-    compress="transforms=Transforms(compress=0.01)",
-    etrecord="program.save_etrecord(path)",
-)
 @exclusive()
 def compile_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str] | Methods,
@@ -188,7 +176,6 @@ def _methods_of(model: Any, example_inputs: Any, train: Train | None, request: T
     return model
 
 
-@moved(**QUANTIZATION_NOW)
 @exclusive()
 def check_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str],

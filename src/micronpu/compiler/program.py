@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from typing_extensions import TypeVar
 
-from micronpu.base.arguments import check_switch, check_text, check_type, warn_renamed
+from micronpu.base.arguments import check_switch, check_text, check_type
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
 from micronpu.frontend.tensors import State, copied, reset
@@ -165,12 +165,6 @@ class CompiledProgram(Shown, Generic[ReportT]):
     def rows(self) -> tuple[tuple[torch.Tensor, ...], ...]:
         """The first samples of the calibration data in the program's dtypes: golden vectors of `deploy`."""
         return self._only("rows").rows
-
-    @property
-    def borders(self) -> IntegerIO | None:
-        """The previous name of `integer_io`."""
-        warn_renamed("borders", "integer_io")
-        return self.integer_io
 
     @property
     def _selected(self) -> tuple[FinishedMethod, ...]:

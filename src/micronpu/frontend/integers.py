@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.base.arguments import warn_renamed
 from micronpu.base.errors import ModelError
 from micronpu.frontend.importer import clamp_behind
 from micronpu.frontend.program import (
@@ -367,10 +366,3 @@ def _at(value: Node) -> str:
         value = value.args[0]  # type: ignore[assignment]
     source = origin_of(value).source
     return f" ({source})" if source else ""
-
-
-def __getattr__(name: str) -> Any:
-    if name == "integer_borders":
-        warn_renamed(name, "to_integer_io")
-        return to_integer_io
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

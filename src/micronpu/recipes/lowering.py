@@ -13,7 +13,6 @@ from executorch.export import ExportRecipe, QuantizationRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.base.arguments import warn_renamed
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
@@ -63,12 +62,6 @@ class OutliningPartitioner(Partitioner):
         self.integer_io: IntegerIO | None = None
         self.report: DelegationReport | None = None
         self.partitions: tuple[CompiledPartition, ...] = ()
-
-    @property
-    def borders(self) -> IntegerIO | None:
-        """The previous name of `integer_io`."""
-        warn_renamed("borders", "integer_io")
-        return self.integer_io
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Replace partitions by calls; the given program is not changed."""

@@ -14,7 +14,7 @@ import typer
 
 from micronpu import __version__
 from micronpu.cli.main import app
-from micronpu.cli.options import MOST, OPTIONS, PANELS, USUAL, rewritten_command, rewritten_options
+from micronpu.cli.options import MOST, PANELS, USUAL
 from micronpu.cli.settings import ACCURACY, NAMES
 from micronpu.report.budgets import Budgets
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -25,7 +25,6 @@ from micronpu.targets.registry import BACKENDS, all_targets, find_target, target
 LOADED = """
 import sys
 from micronpu.cli.main import app
-from micronpu.cli.options import OPTIONS, rewritten_command, rewritten_options
 try:
     app(prog_name="micronpu")
 finally:
@@ -202,34 +201,6 @@ def test_help_with_a_target_shows_the_options_of_its_npu():
     assert usual < ethosu < every and {"--memory-mode", "--max-sram-bytes"} <= ethosu - usual <= every
     assert "--converter" not in ethosu and "--converter" in every and len(ethosu - usual) >= len(names) - 6
     assert shown("compile", "--help", "-t", "no-such-chip") == usual
-
-
-def test_old_spellings_are_rewritten_with_one_line():
-    old = ["--max-ms=5", "--max-sram", "1K", "--activations", "int16", "--equalize", "-o", "x.pte"]
-    now, notice = rewritten_options(old, {"--budget", "--quantization", "-o"})
-    assert now == [
-        *("--budget", "ms=5", "--budget", "sram=1K", "--quantization", "int16", "--quantization", "equalize"),
-        *("-o", "x.pte"),
-    ]
-    assert (
-        notice.count("\n") == 0
-        and "--max-ms is now `--budget ms=5`; " in notice
-        and "Version 0.2 is the last" in notice
-    )
-    assert rewritten_options(old, {"--max-ms", "-o"}) == (old, "")
-    assert rewritten_options(["--", "--max-ms", "5"], {"--budget"}) == (["--", "--max-ms", "5"], "")
-    assert rewritten_command("eval", ["m", "p"])[:2] == ("evaluate", ["m", "p"])
-    assert rewritten_command("blame", ["m", "--fix", "-t", "x"])[:2] == ("fix", ["m", "-t", "x"])
-    assert rewritten_command("blame", ["m"]) == ("blame", ["m"], "")
-
-
-def test_every_old_spelling_has_an_option_of_today():
-    commands = typer.main.get_command(app).commands.values()
-    flags = {flag for command in commands for option in command.params for flag in option.opts}
-    assert {now.split(" ")[0] for now in OPTIONS.values()} <= flags | {"--quantization"}
-    assert not set(OPTIONS) & flags - {"--max-ms"}
-    done = started("eval", "m.py:net", "--max-cycles", "3")
-    assert "Note: eval is now `evaluate`." in done.stderr and "No such option: --max-cycles" in done.stderr
 
 
 def test_budgets_are_those_of_python():

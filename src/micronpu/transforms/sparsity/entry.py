@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.base.arguments import check_type, described, moved, renamed
+from micronpu.base.arguments import check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_callback, check_evaluation_mode
@@ -197,12 +197,6 @@ def _note(grids: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
     )
 
 
-@renamed(listener="callback")
-@moved(
-    max_loss="sparsity=SparsityOptions(max_loss=0.01)",
-    max_cycles="sparsity=SparsityOptions(max_cycles=0.7)",
-    quantizer="quantization=quantizer",
-)
 @target_required
 @exclusive()
 def sparsify(

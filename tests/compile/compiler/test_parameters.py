@@ -1,4 +1,4 @@
-"""Keywords and orders of earlier versions are refused with the form that they have now."""
+"""Parameters of public functions: few, and in one order."""
 
 from __future__ import annotations
 
@@ -13,32 +13,8 @@ from micronpu.base.errors import OptionError
 
 NET, X = nn.Linear(4, 4).eval(), torch.randn(1, 4)
 
-OLD = {
-    "per_channel": (micronpu.compile, {"per_channel": False}, "Quantization(per_channel=False)"),
-    "activations": (micronpu.check, {"activations": "int16"}, 'quantization="int16"'),
-    "io": (micronpu.compile, {"io": "int8"}, 'Quantization(io="int8")'),
-    "quantizer": (micronpu.blame, {"quantizer": None}, "quantization=quantizer"),
-    "held_out": (micronpu.compile, {"held_out": 4}, "Verification(held_out=8)"),
-    "strict": (micronpu.compile, {"strict": True}, "Verification(strict=True)"),
-    "budgets": (micronpu.compile, {"budgets": None}, "verify=budgets"),
-    "missing kernels": (micronpu.compile, {"allow_missing_kernels": True}, "allow_missing_kernels=True"),
-    "sparsity": (micronpu.compile, {"sparsity": "2:4"}, 'transforms="2:4"'),
-    "compress": (micronpu.compile, {"compress": 0.01}, "Transforms(compress=0.01)"),
-    "etrecord": (micronpu.compile, {"etrecord": "a"}, "program.save_etrecord(path)"),
-    "fix": (micronpu.fix, {"per_channel": False}, "Quantization(per_channel=False)"),
-    "sparsify": (micronpu.sparsify, {"max_loss": 0.1}, "SparsityOptions(max_loss=0.01)"),
-}
 
-
-@pytest.mark.parametrize("name", OLD)
-def test_an_old_keyword_names_the_new_form(name):
-    function, given, now = OLD[name]
-    with pytest.raises(OptionError) as caught:
-        function(NET, X, **given)
-    assert f"has no parameter `{next(iter(given))}` any more." in caught.value.what and now in (caught.value.hint or "")
-
-
-def test_an_old_order_names_the_new_one():
+def test_another_order_names_the_right_one():
     with pytest.raises(OptionError, match=r"Try: evaluate\(model, data, program, labels\), in this order"):
         micronpu.evaluate(NET, "net.pte", [X])
     with pytest.raises(OptionError, match=r"Try: sparsify\(model, calibration, target, \.\.\.\)"):
