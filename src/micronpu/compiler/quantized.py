@@ -53,6 +53,7 @@ from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Reduce
 from micronpu.transforms.sparsity.layers import keep_what_is_sparse
+from micronpu.verify.against_module import of_module
 from micronpu.verify.static_checks import of_data
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
@@ -195,7 +196,14 @@ def quantized_methods(
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
     alone = len(given) > 1 and isinstance(calibration, Mapping)
     made = {name: Quantized.of(own, data.get(name), quantizers[name], alone) for name, own in given.items()}
-    made = {name: replace(one, names=input_names(methods[name][0])) for name, one in made.items()}
+    made = {
+        name: replace(
+            one,
+            names=input_names(methods[name][0]),
+            warnings=(*of_module(*methods[name], given[name], one.trial), *one.warnings),
+        )
+        for name, one in made.items()
+    }
     if ready:
         for own in given.values():
             write_out(own.module, (*RECURRENT, *CELLS), early=False)  # those that the quantizer left in float

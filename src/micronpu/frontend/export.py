@@ -212,7 +212,19 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
         kinds = ", ".join(type(v).__name__ for v in values) or "nothing"
         kind = f"a {type(example_inputs).__name__} of {kinds}" if is_several else f"of type {kinds}"
         raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint=_EXAMPLES)
-    return check_tensors(values)
+    return _apart_in_memory(check_tensors(values))
+
+
+def _apart_in_memory(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return inputs with copies of those that share memory: torch.export makes one input of the same tensor twice."""
+    seen = set[int]()
+    found = []
+    for value in inputs:
+        memory = value.untyped_storage().data_ptr()
+        shares = memory in seen and value.numel() > 0
+        found.append(value.detach().clone().requires_grad_(value.requires_grad) if shares else value)
+        seen.add(memory)
+    return tuple(found)
 
 
 def _from_numpy(value: Any) -> Any:
@@ -284,10 +296,9 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
     torch.export would treat sizes of a view's base as symbols; the first symbol of a process takes 0.1 s.
     """
-    storages = [example.untyped_storage().data_ptr() for example in examples]
 
     def alone(example: torch.Tensor) -> torch.Tensor:
-        if example.requires_grad or storages.count(example.untyped_storage().data_ptr()) > 1:
+        if example.requires_grad:
             return example
         copied = example.clone()
         return copied if copied.stride() == example.stride() else example

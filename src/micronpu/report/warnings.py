@@ -25,6 +25,10 @@ NOTHING_DELEGATED = "nothing-delegated"
 """Rule of the warning that the target has an NPU, and the program does not use it."""
 
 
+UNLIKE_MODULE = "unlike-module"
+"""Rule of the warning that the exported program computes something else than the module."""
+
+
 class AccuracyWarning(UserWarning):
     """A program is far from its float model; raised through Python's `warnings`."""
 
@@ -37,8 +41,8 @@ class ReportWarning:
         level: "warning" if the program is usually useless, "note" if the finding deserves a look.
         rule: its kind: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
             "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
-            "uninformative-data", "undecided-budget", "no-kernel", "not-verified" or "nothing-delegated"; see
-            docs/accuracy.md.
+            "uninformative-data", "undecided-budget", "no-kernel", "not-verified", "nothing-delegated" or
+            "unlike-module"; see docs/accuracy.md.
         what: the finding, a sentence or two.
         hint: what to try, as a clause.
         output: index of its output; None if it is not about a single one.

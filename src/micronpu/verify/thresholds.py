@@ -6,6 +6,11 @@ import torch
 
 FAR = 10.0  # Distance from float below which a program is usually useless [dB; not measured]
 NEAR = 20.0  # Distance from float below which a program deserves a look [dB; classifiers of docs/accuracy.md]
+# Size of the difference of a program from its module, in parts of an output [ratio; calculated: 2^13 roundings of
+# float32]
+SAME_AS_MODULE = 2.0**-10
+NUDGE = 2.0**-20  # Relative change of inputs that shows what roundings may change [ratio; calculated: 2^3 roundings]
+EXPLAINED_BY_ROUNDING = 16.0  # Ratio to the change by a nudge that roundings explain [ratio; not measured]
 EXPLAINED = 30.0  # Distance at which nearly equal scores explain one changed decision [dB; not measured]
 # Minimum share of samples with another top-1 result for a note; `WRONG` is that for a warning [share; not measured]
 FEW_CHANGED = 0.125
