@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,19 @@ def decomposition_table(more: Sequence[OpOverload]) -> Mapping[OpOverload, Calla
 def register_quantized_operators() -> None:
     """Define `torch.ops.quantized_decomposed`."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
+def watched_calls(watch: Callable[..., None]) -> AbstractContextManager[Any]:
+    """Return a context that calls ``watch(overload, args, kwargs, result)`` after each call of an ATen operator."""
+
+    def call(self: Any, overload: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = overload(*args, **(kwargs or {}))
+        watch(overload, args, kwargs or {}, result)
+        return result
+
+    base: Any = FakeTensorMode.__base__
+    context: AbstractContextManager[Any] = type("WatchedCalls", (base,), {"__torch_dispatch__": call})()
+    return context
 
 
 # ---------------------------------------------------------------- tensors, graphs, programs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,10 @@ def constant_of_shape(folder: Path, given: TensorProto) -> Path:
     return saved(folder, nodes, [sizes])
 
 
-def saved(folder: Path, nodes: list[onnx.NodeProto], constants: list[TensorProto]) -> Path:
+def saved(folder: Path, nodes: list[Any], constants: list[TensorProto]) -> Path:
     sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])] for name in ("x", "y")]
     model = helper.make_model(
-        helper.make_graph(nodes, "g", *sides, constants), opset_imports=[helper.make_opsetid("", 17)]
+        helper.make_graph(nodes, "g", sides[0], sides[1], constants), opset_imports=[helper.make_opsetid("", 17)]
     )
     path = folder / "net.onnx"
     path.write_bytes(model.SerializeToString())
@@ -94,7 +95,7 @@ def test_other_files_are_not_read(folder: Path, save: Save, location: str) -> No
 )
 def test_sizes_that_do_not_fit(folder: Path, entries: dict[str, object]) -> None:
     (folder / "net.data").write_bytes(W.tobytes())
-    with pytest.raises(MicroNpuError, match=r"by its shape, and is said|which ends before"):
+    with pytest.raises(MicroNpuError, match=r"by its shape, and the file states|which ends before"):
         micronpu.read_model(initializer(folder, tensor("net.data", **entries)))
 
 

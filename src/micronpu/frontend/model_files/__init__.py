@@ -18,6 +18,7 @@ from micronpu.frontend.export import as_inputs, called_by_name, export, input_na
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.integers import to_integer_io
+from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
@@ -61,6 +62,11 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
     if name.suffix.lower() not in SUFFIXES:
         raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
     data = read_file(name, "The model")
+    with reading(name, "is damaged, or has a form that is not read"):
+        return _read(data, name, shapes)
+
+
+def _read(data: bytes, name: Path, shapes: Shapes) -> FileModel:
     if name.suffix.lower() == ".onnx":
         from micronpu.frontend.model_files.onnx import read_onnx
 

@@ -1,44 +1,74 @@
-"""Limits of what reading one model file may cost, counted over the whole file.
+"""Limits of what reading one model file may cost, and the message for everything that a reader did not expect.
 
 A small file can ask for much: objects that share a table, constants that are computed from others, many operators.
+The cost is counted over the whole file, before it is spent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
+from typing import Any
 
-from micronpu.base.errors import ModelError
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.upstream.torch import watched_calls
 
 
 class Cost(Enum):
-    """What a file spends: its name in messages, and how much of it one file may spend."""
+    """A cost of a file: its name in messages, and the limit for one file."""
 
-    OPERATORS = "operators", 10_000
-    OBJECTS = "tensors, operators, and entries of their lists", 1_000_000
+    OPERATORS = "operators and the steps that they become", 20_000
+    ENTRIES = "entries of its lists, of which a tensor or operator is ten", 2_000_000
     CONSTANTS = "elements of constants, stored and computed", 1 << 28
-    FOLDING = "multiplications and elements to compute its constants", 1 << 36
+    FOLDING = "operations to compute its constants", 1 << 32
 
 
 class Budget:
-    """What one file has spent."""
+    """Sums of the costs of one file so far, in ``spent``."""
 
     def __init__(self) -> None:
-        self._spent = dict.fromkeys(Cost, 0)
+        self.spent = dict.fromkeys(Cost, 0)
 
     def spend(self, cost: Cost, amount: int, where: str) -> None:
-        """Count an amount, before it is spent.
-
-        Args:
-            where: beginning of the message, such as "Node `x` (Add) of net.onnx".
-
-        Raises:
-            ModelError: the file spends more than `Cost` allows.
-        """
-        _, most = cost.value
-        self._spent[cost] += amount
-        if self._spent[cost] > most:
-            what = cost.value[0]
+        """Count an amount before it is spent; raise `ModelError`, beginning with ``where``, if it is too much."""
+        what, most = cost.value
+        self.spent[cost] += amount
+        if self.spent[cost] > most:
             raise ModelError(
-                f"{where} is too much: with it, the file has {self._spent[cost]:,} {what}; at most {most:,} are read.",
+                f"{where} is too much: with it, the file has {self.spent[cost]:,} {what}; at most {most:,} are read.",
                 hint="a model that fits a microcontroller",
             )
+
+    def spend_on(self, where: str, compute: Callable[[], Any]) -> Any:
+        """Compute on tensors without data, and `spend` the operations that it takes with data."""
+
+        def watch(overload: Any, args: Any, kwargs: Any, result: Any) -> None:
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            made = sum(r.numel() for r in results if isinstance(r, torch.Tensor))
+            count = flop_registry.get(overload.overloadpacket)
+            products = 0 if count is None else count(*args, **kwargs, out_val=result)
+            self.spend(Cost.FOLDING, made + products, where)
+
+        with watched_calls(watch):
+            return compute()
+
+
+@contextmanager
+def reading(
+    place: object,
+    what: str = "has options or operands that do not fit",
+    hint: str = "copy the file again, or write it again with the converter that made it",
+) -> Iterator[None]:
+    """Raise `ModelError`, beginning with ``place``, instead of exceptions that are no message: any line may fail."""
+    try:
+        yield
+    except MicroNpuError:
+        raise
+    except RecursionError as error:
+        raise ModelError(f"{place} is nested too deeply.", hint="fewer branches inside of branches") from error
+    except Exception as error:
+        raise ModelError(f"{place} {what}: {first_line(error) or type(error).__name__}.", hint=hint) from error

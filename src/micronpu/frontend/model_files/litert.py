@@ -17,6 +17,7 @@ import torch
 from ai_edge_litert import schema_py_generated as schema
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.model_files.network import (
     MAX_ELEMENTS,
     Function,
@@ -139,6 +140,7 @@ class LiteRtFile:
 
     Attributes:
         others: the subgraphs that its operators call, by index.
+        budget: what reading the file has cost so far.
     """
 
     tensors: tuple[FileTensor, ...]
@@ -146,6 +148,7 @@ class LiteRtFile:
     inputs: tuple[FileTensor, ...]
     outputs: tuple[FileTensor, ...]
     others: Mapping[int, LiteRtFile] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def is_quantized(self) -> bool:
@@ -174,20 +177,40 @@ def parse(data: bytes) -> LiteRtFile:
         raise ModelError(
             "The file is no LiteRT model: bytes 4 to 7 are not TFL3.", hint="a file that a converter wrote"
         )
-    try:
-        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
-        return _Parser(model, data).file()
-    except ModelError:
-        raise
-    except Exception as error:  # generated readers raise any exception for offsets outside of the file
-        raise ModelError(
-            "The LiteRT file is damaged: a table or a vector leads outside of it.", hint="copy the file again"
-        ) from error
+    # Generated readers raise any exception for offsets outside of the file.
+    with reading("The LiteRT file", "is damaged: a table or a vector leads outside of it"):
+        budget, root = Budget(), schema.Model.GetRootAs(data, 0)
+        _count(root, budget)
+        return _Parser(schema.ModelT.InitFromObj(root), data, budget).file()
+
+
+def _count(model: Any, budget: Budget) -> None:
+    """Count the entries of all lists before they are unpacked: lists may share tables, and numbers."""
+
+    def spend(table: Any, *lists: str, weight: int = 1) -> None:
+        if table is not None:
+            entries = sum(getattr(table, f"{name}Length")() for name in lists)
+            budget.spend(Cost.ENTRIES, weight * entries, "The LiteRT file")
+
+    spend(model, "OperatorCodes", "Buffers", "Metadata", "SignatureDefs", "Subgraphs", weight=10)
+    for signature in map(model.SignatureDefs, range(model.SignatureDefsLength())):
+        spend(signature, "Inputs", "Outputs", weight=10)
+    graphs = [model.Subgraphs(i) for i in range(model.SubgraphsLength())]
+    for graph in graphs:
+        spend(graph, "Operators", "Tensors", "Inputs", "Outputs", weight=10)
+        budget.spend(Cost.OPERATORS, graph.OperatorsLength(), "The LiteRT file")
+    for graph in graphs:
+        for operator in map(graph.Operators, range(graph.OperatorsLength())):
+            spend(operator, "Inputs", "Outputs")
+        for given in map(graph.Tensors, range(graph.TensorsLength())):
+            spend(given, "Shape", "ShapeSignature", "VariantTensors")
+            spend(given.Quantization(), "Scale", "ZeroPoint")
+            spend(given.Sparsity(), "DimMetadata", "TraversalOrder", "BlockMap")
 
 
 class _Parser:
-    def __init__(self, model: Any, data: bytes) -> None:
-        self._model, self._data = model, data
+    def __init__(self, model: Any, data: bytes, budget: Budget) -> None:
+        self._model, self._data, self._budget = model, data, budget
 
     def file(self) -> LiteRtFile:
         graphs, signatures = self._model.subgraphs or [], self._model.signatureDefs or []
@@ -209,7 +232,7 @@ class _Parser:
                         f"Dimension {i} of the input `{given.name}` is open, and a program has fixed sizes.",
                         hint="convert the model with a fixed shape of the input, such as tf.TensorSpec([1, 96, 96, 3])",
                     )
-        return replace(main, others=dict(enumerate(others, 1)))
+        return replace(main, others=dict(enumerate(others, 1)), budget=self._budget)
 
     def _graph(self, number: int, graph: Any) -> LiteRtFile:
         tensors = tuple(self._tensor(i, number, table) for i, table in enumerate(graph.tensors or []))
@@ -268,6 +291,7 @@ class _Parser:
                 f"{place} has the shape {list(shape)} and {len(content)} bytes, which do not fit.",
                 hint="copy the file again",
             )
+        self._budget.spend(Cost.CONSTANTS, int(np.prod(shape, dtype=object)), place)
         values = np.frombuffer(np.asarray(content, np.uint8).tobytes(), kind)
         return _dense(table.sparsity, values, shape, place) if is_sparse else values.reshape(shape)
 
@@ -355,8 +379,9 @@ class LiteRtBuilder(NetworkBuilder):
         initial, kinds, by_name: initial value, tensor description and state of a variable, by its name.
     """
 
-    def __init__(self, graphs: Mapping[int, LiteRtFile]) -> None:
+    def __init__(self, graphs: Mapping[int, LiteRtFile], budget: Budget) -> None:
         super().__init__()
+        self.budget = budget
         self.graphs = dict(graphs)
         self.variables: dict[tuple[int, int], str] = {}
         self.initial: dict[str, npt.NDArray[Any]] = {}
@@ -386,6 +411,7 @@ class LiteRtBuilder(NetworkBuilder):
 
     def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
         """Record that a result is a constant."""
+        self.check_size(given.name, value.size, constant=True)
         self._constants[given.key] = value
 
     def integers(self, operator: FileOperator, i: int) -> list[int]:

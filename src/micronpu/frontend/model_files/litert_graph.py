@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from micronpu.base.errors import MicroNpuError, UnsupportedError, first_line
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.litert import DTYPES, FileOperator, FileTensor, LiteRtBuilder, LiteRtFile, walk
 from micronpu.frontend.model_files.litert_operators import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.litert_operators import lowering
@@ -24,7 +25,7 @@ def network_of(file: LiteRtFile) -> Network:
     Raises:
         ModelError, UnsupportedError: an operator is invalid or unsupported; the message names it.
     """
-    build = LiteRtBuilder(file.others)
+    build = LiteRtBuilder(file.others, file.budget)
     for given in file.inputs:
         kind = torch.float32 if given.rounding or given.type in _FLOATS else _INTEGERS.get(given.type)
         if kind is None:
@@ -50,7 +51,7 @@ def network_of(file: LiteRtFile) -> Network:
 def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
     """Append the operators of a subgraph."""
     for operator in walk(graph):
-        try:
+        with reading(operator):
             if _folded(build, operator):
                 continue
             if operator.kind not in LOWERINGS:
@@ -59,11 +60,6 @@ def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
                     hint="a model without it, or the model in PyTorch, which has more operators",
                 )
             LOWERINGS[operator.kind](build, operator)
-        except MicroNpuError:
-            raise
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            what = first_line(error) or type(error).__name__
-            raise operator.error(f"has options or operands that do not fit: {what}", "copy the file again") from error
 
 
 def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:

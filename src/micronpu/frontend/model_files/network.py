@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from micronpu.base.errors import MicroNpuError, ModelError, UnsupportedError, first_line
-from micronpu.frontend.model_files.budget import Budget
+from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.tensors import copied
 from micronpu.upstream.torch import register_quantized_operators
 
@@ -71,7 +71,7 @@ class NetworkStep(nn.Module):
         function: called with the operands in order; returns a tensor, or a tuple of them.
         operands: a number of a tensor, or a constant.
         results: numbers of the tensors that it computes.
-        rounding: of each result, or None for a result that is not quantized.
+        rounding: of each result, or None for a result that is not quantized; empty if none is.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class NetworkStep(nn.Module):
     def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the results, from all operands."""
         made = self.function(*operands)
-        results = made if isinstance(made, (tuple, list)) else (made,)
+        results = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+        if not self.rounding:
+            return results
         return tuple(r if q is None else q(r) for r, q in zip(results, self.rounding, strict=True))
 
 
@@ -251,13 +253,14 @@ class NetworkBuilder:
 
         return self.add(name, dequantize, [integers, scales, zeros])[0]
 
-    @staticmethod
-    def check_size(name: str, elements: int) -> None:
-        """Check the size of a tensor.
+    def check_size(self, name: str, elements: int, constant: bool = False) -> None:
+        """Check the size of a tensor, and count a constant.
 
         Raises:
-            ModelError: it has more elements than `MAX_ELEMENTS`.
+            ModelError: it has more elements than `MAX_ELEMENTS`, or the file has too many.
         """
+        if constant:
+            self.budget.spend(Cost.CONSTANTS, elements, f"`{name}`")
         if elements > MAX_ELEMENTS:
             raise ModelError(
                 f"`{name}` makes {elements:,} elements; a tensor has at most {MAX_ELEMENTS:,}.",
@@ -285,24 +288,31 @@ class NetworkBuilder:
             ModelError: its operands are invalid, or a result is too large.
         """
         step = NetworkStep(function, operands, (), rounding)
-        values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
-        tried = copied(step).to("meta") if isinstance(function, nn.Module) else step
-        try:
-            with torch.no_grad():
-                made = tried.computed(values)
-        except MicroNpuError:
-            raise
-        except Exception as error:  # torch raises many kinds of exceptions for invalid operands
-            shapes = ", ".join(str(list(v.shape)) for v in values)
-            raise ModelError(
-                f"`{name}` does not fit its operands of shapes {shapes}: {first_line(error)}.",
-                hint="write the file again with the converter that made it",
-            ) from error
-        for value in made:
-            self.check_size(name, value.numel())
+        made = self._tried(name, step, operands)
         step.results = tuple(map(self._new, made))
         self.steps.append((name, step))
         return list(step.results)
+
+    def folded(self, name: str, function: Function, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the results of an operator whose operands are constants; see `add`, and `Budget`."""
+        step = NetworkStep(function, operands, (), ())
+        made = self.budget.spend_on(f"`{name}`", lambda: self._tried(name, step, operands))
+        self.budget.spend(Cost.CONSTANTS, sum(value.numel() for value in made), f"`{name}`")
+        with torch.no_grad():
+            return step.computed(operands)
+
+    def _tried(self, name: str, step: NetworkStep, operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
+        """Return the results of a step as values without data."""
+        self.budget.spend(Cost.OPERATORS, 1, f"`{name}`")
+        values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
+        tried = copied(step).to("meta") if isinstance(step.function, nn.Module) else step
+        shapes = ", ".join(str(list(v.shape)) for v in values)
+        # Torch raises many kinds of exceptions for invalid operands.
+        with reading(f"`{name}`", f"does not fit its operands of shapes {shapes}"), torch.no_grad():
+            made = tried.computed(values)
+        for value in made:
+            self.check_size(name, value.numel())
+        return made
 
 
 def as_identifier(name: str) -> str:
@@ -424,10 +434,9 @@ class OnnxBuilder(NetworkBuilder):
 
     def emit(self, node: OnnxNode, function: Function, operands: Sequence[Operand], rounding: Rounding | None) -> None:
         """Append a node, see `OnnxNode.emit`; results that the node does not name are dropped."""
-        if all(isinstance(o, torch.Tensor) for o in operands) and rounding is None:
-            with torch.no_grad():
-                made = function(*operands)
-            self.values.update(zip(node.outputs, made if isinstance(made, (tuple, list)) else (made,), strict=False))
+        constants = [o for o in operands if isinstance(o, torch.Tensor)]
+        if len(constants) == len(operands) and rounding is None:
+            self.values.update(zip(node.outputs, self.folded(node.name, function, constants), strict=False))
             return
         named = node.outputs
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.frontend.model_files.budget import Cost, reading
 from micronpu.frontend.model_files.network import DAMAGED, Network, OnnxBuilder, OnnxNode, Rounding, Shapes
 from micronpu.frontend.model_files.onnx_constants import constant_of
 from micronpu.frontend.model_files.onnx_operators import LOWERINGS as LOWERINGS
@@ -212,7 +213,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
     if not builder.inputs or not model.graph.output:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
-    _walk(builder, model.graph.node, opset, path)
+    _walk(builder, model.graph.node, opset)
     outputs = [builder.values.get(given.name) for given in model.graph.output]
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
@@ -220,51 +221,45 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     return builder.network([n for n in outputs if isinstance(n, int)])
 
 
-def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
-    import onnx
-
+def _walk(builder: OnnxBuilder, nodes: Any, opset: int) -> None:
+    builder.budget.spend(Cost.OPERATORS, len(nodes), "The graph")
     for i, given in enumerate(nodes):
         name = given.name or (given.output[0] if given.output else f"node {i}")
-        if given.op_type == "Constant":
-            builder.values[given.output[0]] = _constant(builder, given, name)
-            continue
-        kind = given.op_type if given.domain in ("", "ai.onnx") else f"{given.domain}.{given.op_type}"
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
-        node = OnnxNode(builder, kind, name, tuple(given.input), tuple(given.output), attributes, opset)
-        if kind == "If":
-            chosen = attributes["then_branch" if bool(node.constant(0)) else "else_branch"]
-            for initializer in chosen.initializer:
-                builder.values[initializer.name] = constant_of(initializer, initializer.name, path, builder.budget)
-            _walk(builder, chosen.node, opset, path)
-            builder.values.update(
-                {o: builder.value(node, v.name) for o, v in zip(given.output, chosen.output, strict=True)}
-            )
-            continue
-        if kind not in LOWERINGS:
-            raise node.error(
-                "is of an operator that is not read from ONNX files",
-                "a model without it; or the model in PyTorch, with a function for that part",
-            )
-        try:
-            LOWERINGS[kind](node)
-        except (KeyError, IndexError, TypeError, RuntimeError, ValueError) as error:
-            if isinstance(error, ModelError):
-                raise
-            raise ModelError(f"{node} has attributes or operands that do not fit: {error}.", hint=DAMAGED) from error
+        with reading(f"Node `{name}` ({given.op_type})", hint=DAMAGED):
+            _append(builder, given, name, opset)
 
 
-def _constant(builder: OnnxBuilder, given: Any, name: str) -> torch.Tensor:
+def _append(builder: OnnxBuilder, given: Any, name: str, opset: int) -> None:
     import onnx
 
+    kind = given.op_type if given.domain in ("", "ai.onnx") else f"{given.domain}.{given.op_type}"
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
-    for key, value in attributes.items():
+    node = OnnxNode(builder, kind, name, tuple(given.input), tuple(given.output), attributes, opset)
+    if kind == "Constant":
+        builder.values[node.outputs[0]] = _constant(node)
+    elif kind == "If":
+        chosen = attributes["then_branch" if bool(node.constant(0)) else "else_branch"]
+        for initializer in chosen.initializer:
+            builder.values[initializer.name] = constant_of(initializer, initializer.name, builder.path, builder.budget)
+        _walk(builder, chosen.node, opset)
+        for made, result in zip(node.outputs, chosen.output, strict=True):
+            builder.values[made] = builder.value(node, result.name)
+    elif kind in LOWERINGS:
+        LOWERINGS[kind](node)
+    else:
+        raise node.error(
+            "is of an operator that is not read from ONNX files",
+            "a model without it; or the model in PyTorch, with a function for that part",
+        )
+
+
+def _constant(node: OnnxNode) -> torch.Tensor:
+    for key, value in node.attributes.items():
         if key == "value":
-            return constant_of(value, name, builder.path, builder.budget)
-        if key in ("value_float", "value_floats"):
-            return torch.tensor(value, dtype=torch.float32)
-        if key in ("value_int", "value_ints"):
-            return torch.tensor(value, dtype=torch.int64)
-    raise UnsupportedError(f"Node `{name}` (Constant) holds {', '.join(attributes)}.", hint="numbers")
+            return constant_of(value, node.name, node.builder.path, node.builder.budget)
+        if key in ("value_float", "value_floats", "value_int", "value_ints"):
+            return torch.tensor(value, dtype=torch.float32 if "float" in key else torch.int64)
+    raise node.error(f"holds {', '.join(node.attributes)}", "numbers")
 
 
 def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Path) -> None:

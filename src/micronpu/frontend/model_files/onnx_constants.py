@@ -12,7 +12,7 @@ import torch
 
 from micronpu.base.errors import FileError, ModelError, UnsupportedError
 from micronpu.base.files import read_file
-from micronpu.frontend.model_files.budget import Budget, Cost
+from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.model_files.network import DAMAGED
 
 _HALF_BYTES = ("INT4", "UINT4", "FLOAT4E2M1")
@@ -37,19 +37,14 @@ def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tens
     if min(given.dims, default=0) < 0:
         raise ModelError(f"{where} has the shape {list(given.dims)}.", hint=DAMAGED)
     budget.spend(Cost.CONSTANTS, elements, where)
-    try:
+    with reading(where, "is damaged", DAMAGED):
         if given.data_location == onnx.TensorProto.EXTERNAL:
-            whole = onnx.TensorProto(data_type=given.data_type, dims=given.dims)
-            whole.raw_data = _external(given, elements, where, path)
-            given = whole
-        data = numpy_helper.to_array(given)
-    except ModelError:
-        raise
-    except Exception as error:  # the package checks sizes and types in many ways
-        raise ModelError(f"{where} is damaged.", hint=DAMAGED) from error
-    if data.dtype.kind not in "fiub":
-        raise UnsupportedError(f"{where} is of {data.dtype}.", hint="numbers")
-    return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
+            data = _external(given, elements, where, path)
+            given = onnx.TensorProto(data_type=given.data_type, dims=given.dims, raw_data=data)
+        values = numpy_helper.to_array(given)
+    if values.dtype.kind not in "fiub":
+        raise UnsupportedError(f"{where} is of {values.dtype}.", hint="numbers")
+    return torch.from_numpy(np.array(values, np.float32 if values.dtype.kind == "f" else values.dtype))
 
 
 def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
@@ -58,8 +53,9 @@ def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
 
     entries = {entry.key: entry.value for entry in given.external_data}
     location, offset, length = entries.get("location", ""), entries.get("offset", "0"), entries.get("length")
-    kind = onnx.TensorProto.DataType.Name(given.data_type)
-    size = -(-elements // 2) if kind in _HALF_BYTES else elements * _bytes(given.data_type)
+    width = onnx.helper.tensor_dtype_to_np_dtype(given.data_type).itemsize
+    is_half = onnx.TensorProto.DataType.Name(given.data_type) in _HALF_BYTES
+    size = -(-elements // 2) if is_half else elements * width
     outside = f"{where} is in the file `{location}`, and only plain files in the model's folder are read"
     hint = "onnx.save(onnx.load(path), 'whole.onnx'), if you trust the file; it puts all constants into one file"
     inner = PurePosixPath(location.replace("\\", "/"))
@@ -67,7 +63,7 @@ def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
         raise ModelError(f"{outside}.", hint=hint)
     if not (offset.isascii() and offset.isdecimal() and len(offset) < 20) or (length or str(size)) != str(size):
         raise ModelError(
-            f"{where} has {size} bytes by its shape, and is said to be {length} bytes at {offset}.", hint=DAMAGED
+            f"{where} has {size} bytes by its shape, and the file states {length} bytes at {offset}.", hint=DAMAGED
         )
     folder = os.path.realpath(path.parent)
     place = os.path.join(folder, *inner.parts)
@@ -83,12 +79,3 @@ def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
             hint=f"copy {path.name} and {inner.name} again, from the same export",
         )
     return data
-
-
-def _bytes(data_type: int) -> int:
-    import onnx
-
-    try:
-        return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize)
-    except KeyError:
-        return 0

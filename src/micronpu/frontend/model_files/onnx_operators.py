@@ -57,7 +57,7 @@ def _folded_over(function: Function) -> Function:
 _PLAIN: dict[str, Function] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Add": torch.add, "And": torch.logical_and,
     "Asin": torch.asin, "Asinh": torch.asinh, "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil,
-    "Cos": torch.cos, "Cosh": torch.cosh, "Div": _integer_division, "Equal": torch.eq, "Erf": torch.erf,
+    "Cos": torch.cos, "Cosh": torch.cosh, "Equal": torch.eq, "Erf": torch.erf,
     "Exp": torch.exp, "Floor": torch.floor, "Greater": torch.gt, "GreaterOrEqual": torch.ge,
     "HardSwish": functional.hardswish, "Identity": lambda x: x, "Less": torch.lt, "LessOrEqual": torch.le,
     "Log": torch.log, "MatMul": torch.matmul, "Max": _folded_over(torch.maximum), "Min": _folded_over(torch.minimum),
@@ -125,6 +125,17 @@ LOWERINGS |= {
     "GatherElements": _with_attributes(lambda axis: lambda x, i: torch.gather(x, axis, i), axis=0),
     "Einsum": _with_attributes(lambda equation: lambda *given: torch.einsum(equation.decode(), *given), equation=b""),
 }
+
+
+@lowering("Div")
+def _divided(node: OnnxNode) -> None:
+    a, b = node.operand(0), node.operand(1)
+    if not node.meta(0).is_floating_point() and not node.meta(1).is_floating_point():
+        # The processor ends the process over x / 0, and over the smallest integer / -1.
+        smallest = isinstance(a, int) or bool(torch.eq(a, torch.iinfo(a.dtype).min).any())
+        if isinstance(b, int) or bool(torch.eq(b, 0).any()) or (smallest and bool(torch.eq(b, -1).any())):
+            raise node.error("divides integers by 0, by -1, or by what is not known", "floats, or another divisor")
+    node.emit(_integer_division)
 
 
 def _softmax(node: OnnxNode, function: Function) -> None:
@@ -338,7 +349,7 @@ def _size(node: OnnxNode) -> None:
 def _filled(node: OnnxNode) -> None:
     given, sizes, build = node.attributes.get("value"), node.integers(0) or [], node.builder
     value = torch.zeros(1) if given is None else constant_of(given, node.name, build.path, build.budget)
-    node.builder.check_size(node.name, math.prod(sizes))
+    build.check_size(node.name, math.prod(sizes), constant=True)
     node.builder.values[node.outputs[0]] = value.reshape(1).expand(tuple(sizes)).clone()
 
 
@@ -346,7 +357,7 @@ def _filled(node: OnnxNode) -> None:
 def _range(node: OnnxNode) -> None:
     start, limit, step = (node.constant(i) for i in range(3))
     assert start is not None and limit is not None and step is not None
-    node.builder.check_size(node.name, math.ceil((float(limit) - float(start)) / float(step)))
+    node.builder.check_size(node.name, math.ceil((float(limit) - float(start)) / float(step)), constant=True)
     node.builder.values[node.outputs[0]] = torch.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
 
 
@@ -441,14 +452,12 @@ def _gather(node: OnnxNode) -> None:
 @lowering("Expand")
 def _expand(node: OnnxNode) -> None:
     sizes = torch.broadcast_shapes(tuple(node.meta(0).shape), tuple(node.integers(1) or ()))
-    node.builder.check_size(node.name, math.prod(sizes))
     node.emit(lambda x: x.expand(sizes), [node.operand(0)])
 
 
 @lowering("Tile")
 def _tile(node: OnnxNode) -> None:
     times = node.integers(1) or []
-    node.builder.check_size(node.name, math.prod(times) * node.meta(0).numel())
     node.emit(lambda x: x.repeat(times), [node.operand(0)])
 
 
