@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.text import Text
@@ -19,11 +20,9 @@ from micronpu.cli.sources import NO_PICTURES, Pictures
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from micronpu.cli.files import Model
-    from micronpu.compiler.clock import ProgressCallback
     from micronpu.report.diagnosis import Fixes
 
-
+Result = TypeVar("Result")
 FloatModel = Annotated[str, console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2.")]
 
 
@@ -103,15 +102,32 @@ MeasuredOn = Annotated[
 Ranges = Annotated[str | None, console.option("DATA", "Calibration inputs.", default="those of --data")]
 
 
-def _measured(
-    model: str, data: str | None, calibration: str | None, library: console.Library, callback: ProgressCallback
-) -> tuple[Model, list[Any], list[Any] | None]:
-    """Load a float model, inputs to measure it on, and calibration inputs; None for those of `data`."""
-    from micronpu.cli.files import load_calibration, load_with
+def _on_data(
+    judge: Callable[..., Result],
+    context: typer.Context,
+    model: str,
+    data: tuple[str | None, str | None],
+    target: str,
+    quantization: Any,
+    library: console.Library,
+    **options: Any,
+) -> tuple[Result, str]:
+    """Return what `micronpu.blame` or `micronpu.fix` finds on a float model, and the model's name.
 
-    loaded = load_with(library, model, callback)
-    rows = list(load_calibration(data, loaded))
-    return loaded, rows, None if calibration is None else list(load_calibration(calibration, loaded))
+    Args:
+        data: inputs to measure on, and calibration inputs; None for those that measure.
+        options: further arguments of ``judge``.
+    """
+    from micronpu.cli.files import load_calibration, load_with
+    from micronpu.targets.registry import find_target
+
+    options |= {"options": chosen_options(context, find_target(target)), "quantization": quantization_of(quantization)}
+    with console.progress() as callback:
+        loaded = load_with(library, model, callback)
+        rows, ranges = (None if i and d is None else list(load_calibration(d, loaded)) for i, d in enumerate(data))
+        callback("load", 1.0)
+        options |= {"example_inputs": loaded.examples, "callback": callback}
+        return judge(loaded.module, rows, target, calibration=ranges, **options), loaded.name
 
 
 @console.guarded
@@ -130,24 +146,10 @@ def blame(
 ) -> None:
     """Show which layers lose accuracy in quantization, and what to try."""
     from micronpu.report.diagnosis import check_sort
-    from micronpu.targets.registry import find_target
 
-    options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
-    with console.progress() as callback:
-        loaded, rows, ranges = _measured(model, data, calibration, library, callback)
-        callback("load", 1.0)
-        found = micronpu.blame(
-            loaded.module,
-            rows,
-            target,
-            calibration=ranges,
-            example_inputs=loaded.examples,
-            quantization=quantization_of(quantization),
-            options=options,
-            sort=check_sort(sort),
-            callback=callback,
-        )
+    given, sort = (data, calibration), check_sort(sort)
+    found, _ = _on_data(micronpu.blame, context, model, given, target, quantization, library, sort=sort)
     console.words(report_json).print(found)
     console.write_json(report_json, found.to_json())
 
@@ -176,29 +178,14 @@ def fix(
 
     Each file is for `micronpu compile --quantization FILE.toml`.
     """
-    from micronpu.targets.registry import find_target
-
-    options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
     if output is not None:
         check_new_folder(output)
-    with console.progress() as callback:
-        loaded, rows, ranges = _measured(model, data, calibration, library, callback)
-        callback("load", 1.0)
-        found = micronpu.fix(
-            loaded.module,
-            rows,
-            target,
-            calibration=ranges,
-            example_inputs=loaded.examples,
-            quantization=quantization_of(quantization),
-            options=options,
-            budget=budget,
-            callback=callback,
-        )
+    given = data, calibration
+    found, name = _on_data(micronpu.fix, context, model, given, target, quantization, library, budget=budget)
     out = console.words(report_json)
     out.print(found)
-    _write_choices(found, make_folder(output or Path()), f"micronpu compile {model} -t {target}", loaded.name, out)
+    _write_choices(found, make_folder(output or Path()), f"micronpu compile {model} -t {target}", name, out)
     console.write_json(report_json, found.to_json())
 
 
