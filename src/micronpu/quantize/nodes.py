@@ -107,91 +107,94 @@ def state_ends(model: GraphModule) -> list[tuple[Any, Node, Node]]:
     return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
 
 
-class _NodeValue(Value):
-    """The value of a node."""
+class _Reader:
+    """Reads the facts of a node into its value."""
 
-    def __init__(self, node: Node, index: int, is_constant: bool) -> None:
-        super().__init__(node.name, index)
-        self.node, self.overload = node, overload_name(node)
+    def __init__(self, model: GraphModule, node: Node, index: int, is_constant: bool) -> None:
+        self.model, self.node, self.overload = model, node, overload_name(node)
         known = node.meta.get("val")
-        self.shape = tuple(known.shape) if isinstance(known, torch.Tensor) else None
-        self.is_input, self.is_output, self.is_float = node.op == "placeholder", node.op == "output", is_float32(node)
-        self.is_constant, self.is_stored = is_constant, node.op == "get_attr"
-        self.is_kept_or_zero = KEPT_OR_ZERO.of(node) == node.name
-        self.sign_counts = SIGN_COUNTS.of(node) == node.name
         given_to, rule = QPARAMS.of(node)
-        self.rewrite_rule = rule if given_to == node.name else None
+        self.value = Value(
+            node.name,
+            index,
+            shape=tuple(known.shape) if isinstance(known, torch.Tensor) else None,
+            is_float=is_float32(node),
+            is_input=node.op == "placeholder",
+            is_output=node.op == "output",
+            is_constant=is_constant,
+            is_stored=node.op == "get_attr",
+            is_kept_or_zero=KEPT_OR_ZERO.of(node) == node.name,
+            sign_counts=SIGN_COUNTS.of(node) == node.name,
+            rewrite_rule=rule if given_to == node.name else None,
+            numbers=functools.partial(attribute, model, node),
+            saturates_from=functools.partial(facts.saturates_from, self.overload),
+        )
 
-    def link(self, model: GraphModule, of: Mapping[Any, Value]) -> None:
+    def link(self, of: Mapping[Any, Value]) -> None:
         """Look up the values that are read, and those that read this one."""
-        self._model, self._of = model, of
-        self.operands = [of[n] for n in self.node.all_input_nodes]
-        self.readers = [of[n] for n in self.node.users]
-        self.first, self.second = ([*map(self._value, self.node.args[:2]), None, None])[:2]
+        self._of, value = of, self.value
+        value.operands, value.readers = [of[n] for n in self.node.all_input_nodes], [of[n] for n in self.node.users]
+        value.first, value.second = ([*map(self._value, self.node.args[:2]), None, None])[:2]
+        value.axis_before = functools.partial(_axis_before, self.node, of)
 
     def _value(self, argument: Any) -> Value | None:
         return self._of.get(argument) if isinstance(argument, Node) else None
 
     def read_facts(self, able: Capabilities) -> None:
         """Look up the facts about its operator, after all values are linked."""
-        name, node, rank = self.overload, self.node, len(self.shape or ())
-        given, entry, self.form = arguments(node), known_import(node), form_of(node)
-        self.is_bounded, self.is_whole, self.is_one_of = name in facts.BOUNDED, name in facts.WHOLE, name in EXTREMA
-        self.power, self.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
-        if (line := facts.line_of(name, given, functools.partial(number, self._model))) is not None:
-            self.line = (self._of[line[0]], *line[1:])
-        if name in SOFTMAX and rank and self.shape is not None:
-            self.softmax_axis = int(given["dim"]) % rank
-            self.has_long_rows = self.shape[self.softmax_axis] >= LONG
-        if self.form is Form.ROW_MAXIMUM and given["keepdim"] and len(given["dim"]) == 1:
-            self.maximum_axis = int(given["dim"][0]) % rank
+        value, name, rank = self.value, self.overload, len(self.value.shape or ())
+        given, entry, value.form = arguments(self.node), known_import(self.node), form_of(self.node)
+        value.is_bounded, value.is_whole, value.is_one_of = name in facts.BOUNDED, name in facts.WHOLE, name in EXTREMA
+        value.power, value.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
+        if (line := facts.line_of(name, given, functools.partial(number, self.model))) is not None:
+            value.line = (self._of[line[0]], *line[1:])
+        if name in SOFTMAX and rank and value.shape is not None:
+            value.softmax_axis = int(given["dim"]) % rank
+            value.has_long_rows = value.shape[value.softmax_axis] >= LONG  # type: ignore[operator]
+        if value.form is Form.ROW_MAXIMUM and given["keepdim"] and len(given["dim"]) == 1:
+            value.maximum_axis = int(given["dim"][0]) % rank
         if entry is not None:
-            self.is_known, self.is_supported = True, able.computes(entry.overload)
-            self.moves, self.fuses, self.is_clamp = entry.moves_only, entry.fuses, entry.is_activation
+            value.is_known, value.is_supported = True, able.computes(entry.overload)
+            value.moves, value.fuses, value.is_clamp = entry.moves_only, entry.fuses, entry.is_activation
             with contextlib.suppress(UnsupportedError):  # of numbers that are computed at run time: it stays in float
                 self._read_rule(entry, given)
 
     def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
-        if self.is_clamp:
+        value = self.value
+        if value.is_clamp:
             low, high = clamp_bounds(NodeArguments(self.node))
-            self.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
+            value.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
             kind = Activation.of_bounds(low, high)
-            self.is_fusible = kind is not None and kind.can_fuse
+            value.is_fusible = kind is not None and kind.can_fuse
         names, rule = dict(entry.arguments), rule_of(self.node, entry)
-        self.rule = rule
+        value.rule = rule
         operands = [given.get(names.get(name, name)) for name in rule.activations]
         found: list[Any] = []
         for operand in operands:
             found += operand if isinstance(operand, (list, tuple)) else [operand]
         values = [v for v in map(self._value, found) if v is not None and v.is_float]
         if len(values) == len(found) and (values or not rule.activations):
-            self.quantized = values
-        self.weights = self._value(given.get(names.get(rule.weight, rule.weight)))
+            value.quantized = values
+        value.weights = self._value(given.get(names.get(rule.weight, rule.weight)))
         users = list(self.node.users)
         cast = users[0] if len(users) == 1 and is_float_cast(users[0]) else None
-        plain = self.node if self.is_float else cast
-        self.result = None if plain is None else self._of[batch_norm_behind(self.node) or plain]
+        plain = self.node if value.is_float else cast
+        value.result = None if plain is None else self._of[batch_norm_behind(self.node) or plain]
 
-    def numbers(self) -> Any:
-        return attribute(self._model, self.node)
 
-    def saturates_from(self, margin: float) -> float | None:
-        return facts.saturates_from(self.overload, margin)
-
-    def axis_before(self, operand: Value, axis: int) -> int | None:
-        # The strides of a view show this: steps along both axes have the same stride.
-        assert operand.shape is not None
-        move, of = self.node, self._of
-        others = [node for node in move.all_input_nodes if of[node] is not operand]
-        if not all(isinstance(n.meta.get("val"), (int, torch.SymInt)) for n in others):
-            return None
-        before = torch.empty([_size(n) for n in operand.shape])  # not on meta: a move may name the device
-        after = called(move, {n: _size(n.meta["val"]) if n in others else before for n in move.all_input_nodes})
-        pointer = before.untyped_storage().data_ptr()
-        if not isinstance(after, torch.Tensor) or after.untyped_storage().data_ptr() != pointer:
-            return None
-        size, stride = after.shape[axis], after.stride(axis)
-        return next((a for a, n in enumerate(before.shape) if n == size > 1 and before.stride(a) == stride), None)
+def _axis_before(move: Node, of: Mapping[Any, Value], operand: Value, axis: int) -> int | None:
+    # The strides of a view show this: steps along both axes have the same stride.
+    assert operand.shape is not None
+    others = [node for node in move.all_input_nodes if of[node] is not operand]
+    if not all(isinstance(n.meta.get("val"), (int, torch.SymInt)) for n in others):
+        return None
+    before = torch.empty([_size(n) for n in operand.shape])  # not on meta: a move may name the device
+    after = called(move, {n: _size(n.meta["val"]) if n in others else before for n in move.all_input_nodes})
+    pointer = before.untyped_storage().data_ptr()
+    if not isinstance(after, torch.Tensor) or after.untyped_storage().data_ptr() != pointer:
+        return None
+    size, stride = after.shape[axis], after.stride(axis)
+    return next((a for a, n in enumerate(before.shape) if n == size > 1 and before.stride(a) == stride), None)
 
 
 def _size(number: Any) -> int:
@@ -210,20 +213,19 @@ class NodeValues(Values):
     def __init__(self, model: GraphModule, able: Capabilities | None = None) -> None:
         self.model, self.able = model, able or Capabilities()
         constants = constant_nodes(model)
-        self.of: dict[Node, Value] = {}
-        nodes = [_NodeValue(n, index, n in constants) for index, n in enumerate(model.graph.nodes)]
-        self.of.update({value.node: value for value in nodes})
-        self.node_of: dict[Value, Node] = {value: value.node for value in nodes}
-        for value in nodes:
-            value.link(model, self.of)
-        for value in nodes:
-            if value.overload:
-                value.read_facts(self.able)
+        readers = [_Reader(model, n, index, n in constants) for index, n in enumerate(model.graph.nodes)]
+        self.of: dict[Node, Value] = {reader.node: reader.value for reader in readers}
+        self.node_of: dict[Value, Node] = {reader.value: reader.node for reader in readers}
+        for reader in readers:
+            reader.link(self.of)
+        for reader in readers:
+            if reader.overload:
+                reader.read_facts(self.able)
         states = [
             State(s.name, self.of[old], self.of[new], s.initial.dtype is torch.float32, str(origin_of(new).source))
             for s, old, new in state_ends(model)
         ]
-        super().__init__(nodes, [self.of[node] for node in dict.fromkeys(results_of(model))], states)
+        super().__init__([*self.node_of], [self.of[node] for node in dict.fromkeys(results_of(model))], states)
 
     def places(self, places: Mapping[Any, Any]) -> dict[Place, Any]:
         """Return observers of nodes, and of (operand, reader) edges, by their values."""

@@ -50,7 +50,7 @@ class Table:
 
     def constant(self, name: str, data: Any = 1.0) -> Value:
         value = self._add(Value(name, len(self.by_name), is_constant=True, is_stored=True, shape=(1, 8)))
-        value.numbers = lambda: np.asarray(data)  # type: ignore[method-assign]
+        value.numbers = lambda: np.asarray(data, np.float64)
         return value
 
     def op(self, name: str, *operands: Value, rule: QuantizationRule | None = OWN, **facts: Any) -> Value:
@@ -58,7 +58,8 @@ class Table:
         value = Value(name, len(self.by_name), operands, rule=rule, is_known=known, is_supported=known, shape=(1, 8))
         value.first, value.second = (*operands, None, None)[:2]
         value.quantized, value.result = list(operands), value
-        vars(value).update(facts)
+        for fact, answer in facts.items():
+            setattr(value, fact, answer)
         return self._add(value)
 
     def end(self, *results: Value) -> Values:
@@ -435,3 +436,10 @@ def test_the_solver_knows_no_graph_of_torch() -> None:
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else [module]
             assert not any(name.startswith(("torch.fx", "micronpu.frontend")) for name in names), path
+
+
+def test_a_misspelt_fact_is_refused() -> None:
+    with pytest.raises(TypeError, match="is_clmap"):
+        Value("x", is_clmap=True)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="is_clmap"):
+        Value("x").is_clmap = True  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ops.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
-from micronpu.quantize.solver.values import Value, Values
+from micronpu.quantize.solver.values import Numbers, Value, Values
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import AVERAGE_MARGIN, SMALL_OPERAND
 
@@ -361,7 +361,7 @@ def own_rule_of(value: Value, rules: Rules) -> QuantizationRule | None:
     return None
 
 
-def _is_mask_data(data: Any) -> bool:
+def _is_mask_data(data: Numbers | None) -> bool:
     """Return True for the numbers of a stored mask: zeros, and numbers that mean minus infinity."""
     return data is not None and bool(((data == 0) | (data <= MASKED)).all())
 

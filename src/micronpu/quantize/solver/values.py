@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from micronpu.ir.op import QuantizationRule
 from micronpu.ops.facts import Form
 
+Numbers: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
 
+
+@dataclass(eq=False, slots=True, repr=False)
 class Value:
     """The result of an operator, an input or a constant of a float program, or the list of its results.
 
@@ -51,19 +58,35 @@ class Value:
         is_kept_or_zero: True for a product of 0 or 1 and its last operand.
         sign_counts: True for a difference that is only compared with zero.
         rewrite_rule: the rule with its qparams, if a rewrite knew them; None for others.
+        numbers: returns the numbers of a stored constant; None for others.
+        saturates_from: returns the magnitude of operands from which the result is within a margin of its limits at both
+            ends; None if there is none.
+        axis_before: returns the axis of an operand that a move makes a whole axis of its result, or None.
     """
 
-    shape: tuple[Any, ...] | None = None
-    is_float = True
-    is_input = is_output = is_constant = is_stored = False
-    is_known = is_supported = False
+    name: str
+    index: int = 0
+    operands: Sequence[Value] = ()
+    _: KW_ONLY
+    readers: list[Value] = field(default_factory=list)
+    shape: tuple[object, ...] | None = None
+    is_float: bool = True
+    is_input: bool = False
+    is_output: bool = False
+    is_constant: bool = False
+    is_stored: bool = False
+    is_known: bool = False
+    is_supported: bool = False
     rule: QuantizationRule | None = None
     quantized: Sequence[Value] | None = None
     weights: Value | None = None
     result: Value | None = None
-    fuses = is_fusible = moves = is_clamp = False
+    fuses: bool = False
+    is_fusible: bool = False
+    moves: bool = False
+    is_clamp: bool = False
     clamps_to: tuple[float, float] = (-math.inf, math.inf)
-    has_long_rows = False
+    has_long_rows: bool = False
     softmax_axis: int | None = None
     maximum_axis: int | None = None
     form: Form | None = None
@@ -72,30 +95,23 @@ class Value:
     line: tuple[Value, float, float] | None = None
     power: float | None = None
     jumps: frozenset[tuple[float, float]] = frozenset()
-    is_bounded = is_whole = is_one_of = is_kept_or_zero = sign_counts = False
+    is_bounded: bool = False
+    is_whole: bool = False
+    is_one_of: bool = False
+    is_kept_or_zero: bool = False
+    sign_counts: bool = False
     rewrite_rule: QuantizationRule | None = None
+    numbers: Callable[[], Numbers | None] = lambda: None
+    saturates_from: Callable[[float], float | None] = lambda margin: None
+    axis_before: Callable[[Value, int], int | None] = lambda operand, axis: None
 
-    def __init__(self, name: str, index: int = 0, operands: Iterable[Value] = (), **facts: Any) -> None:
-        self.name, self.index = name, index
-        self.operands, self.readers = list(dict.fromkeys(operands)), list[Value]()
+    def __post_init__(self) -> None:
+        self.operands = list(dict.fromkeys(self.operands))
         for operand in self.operands:
             operand.readers.append(self)
-        vars(self).update(facts)
 
     def __repr__(self) -> str:
         return self.name
-
-    def numbers(self) -> Any:
-        """Return the numbers of a stored constant, NumPy's or torch's; None for others."""
-        return None
-
-    def saturates_from(self, margin: float) -> float | None:
-        """Return the magnitude of operands from which the result is within ``margin`` of its limits at both ends."""
-        return None
-
-    def axis_before(self, operand: Value, axis: int) -> int | None:
-        """Return the axis of an operand that a move makes a whole axis of its result, or None."""
-        return None
 
     @property
     def float_operands(self) -> list[Value]:
