@@ -28,18 +28,11 @@ LOGIC = {
 }
 """Operators on truth values, and their logical functions."""
 
-_MOVES = {
-    "expand.default": ("size",),
-    "permute.default": ("dims",),
-    "reshape.default": ("shape",),
-    "select.int": ("dim", "index"),
-    "slice.Tensor": ("dim", "start", "end", "step"),
-    "squeeze.dim": ("dim",),
-    "transpose.int": ("dim0", "dim1"),
-    "unsqueeze.default": ("dim",),
-    "view.default": ("size",),
-}
-"""Operators that move truth values, and their other arguments."""
+_MOVES = (
+    *(f"{name}.default" for name in ("expand", "permute", "reshape", "unsqueeze", "view")),
+    *("select.int", "slice.Tensor", "squeeze.dim", "transpose.int"),
+)
+"""Operators that move truth values."""
 
 
 def number_of(write: Writer, truth: Float) -> Float | None:
@@ -94,7 +87,7 @@ def _made(write: Writer, truth: Float, numbers: Mapping[Float, Float | None]) ->
     made = write.call(truth)
     if made is not None and made.overload in _MOVES:
         inner = numbers[made.given["self"]]
-        others = [made.given[name] for name in _MOVES[made.overload]]
+        others = [value for name, value in made.given.items() if name not in ("self", "implicit")]
         return None if inner is None else write.beside(truth, made.overload, inner, *others)
     if made is not None and made.overload in LOGIC:
         return _of_logic(write, truth, made, numbers)
