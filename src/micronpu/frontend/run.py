@@ -43,7 +43,7 @@ def step_of(module: GraphModule, node: Node, function: Callable[..., Any] | None
         return functools.partial(_called, _same, node.args[:1], {})
     if function is None:
         target: Any = node.target
-        function = module.get_submodule(target) if node.op == "call_module" else target
+        function = module.get_submodule(target) if node.op == "call_module" else _function(node)
     if node.op not in ("call_function", "call_module") or not callable(function):
         raise InternalError(f"`{node.name}` is no call of a function.")
     return functools.partial(_called, function, node.args, node.kwargs)
@@ -56,14 +56,28 @@ def copying_step(module: GraphModule, node: Node) -> Step:
 
 def called(node: Node, values: Mapping[Node, Any]) -> Any:
     """Return the result of a call for values of its operands; one that it writes into is copied."""
-    target: Any = node.target
-    return _called(functools.partial(_copying, target) if is_mutable(node) else target, node.args, node.kwargs, values)
+    function = functools.partial(_copying, node.target) if is_mutable(node) else _function(node)
+    return _called(function, node.args, node.kwargs, values)
+
+
+def _function(node: Node) -> Any:
+    """Return the function that a node calls, with a division that does not end the process."""
+    return truncated_quotient if node.kwargs.get("rounding_mode") == "trunc" and not is_mutable(node) else node.target
 
 
 def is_mutable(node: Node) -> bool:
     """Return True for a call of an operator that writes into an operand."""
     overload = aten_overload(node)
     return overload is not None and schema_of(overload).is_mutable
+
+
+def truncated_quotient(x: Any, divisor: Any, rounding_mode: str = "trunc") -> torch.Tensor:
+    """Return `torch.div` towards zero; the smallest integer divided by -1, which ends a process, is itself."""
+    if torch.result_type(x, divisor).is_floating_point:
+        return torch.div(x, divisor, rounding_mode=rounding_mode)
+    negates = torch.as_tensor(divisor == -1)
+    quotient = torch.div(x, torch.where(negates, 1, divisor), rounding_mode=rounding_mode)
+    return torch.where(negates, -quotient, quotient)
 
 
 def _attribute(module: GraphModule, node: Node, _: Mapping[Node, Any]) -> Any:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from micronpu.frontend.model_files.network import Function, OnnxNode
 from micronpu.frontend.model_files.onnx_constants import constant_of
+from micronpu.frontend.run import truncated_quotient
 
 Lowering = Callable[[OnnxNode], None]
 LOWERINGS: dict[str, Lowering] = {}
@@ -41,7 +42,7 @@ def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
 
 def _integer_division(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     whole = not a.is_floating_point() and not b.is_floating_point()
-    return torch.div(a, b, rounding_mode="trunc" if whole else None)
+    return truncated_quotient(a, b) if whole else torch.div(a, b)
 
 
 def _folded_over(function: Function) -> Function:
