@@ -31,6 +31,9 @@ GRAPHS = {
 WITH_TORCH_FX = 76
 """Files that import torch.fx, most of them for a type; it only ever becomes smaller."""
 
+QUESTIONS = 57
+"""Calls that ask whether a node is a quantize or a dequantize node; it only ever becomes smaller."""
+
 ON_CALL = {"compiler.program": ("board", "deploy")}
 """Packages whose functions are methods of a program, and are imported when one is called."""
 
@@ -104,6 +107,11 @@ def test_graphs_of_torch_are_made_in_few_places() -> None:
 
 def test_few_files_import_torch_fx() -> None:
     assert sum(bool(names_of_torch_fx(path)) for path in SOURCE.rglob("*.py")) <= WITH_TORCH_FX
+
+
+def test_few_calls_ask_for_quantize_nodes() -> None:
+    names = [ast.unparse(n.func) for path in SOURCE.rglob("*.py") for n in nodes(path) if isinstance(n, ast.Call)]
+    assert sum(name.rpartition(".")[2] in ("is_quantize", "is_dequantize") for name in names) <= QUESTIONS
 
 
 def test_every_module_is_in_a_package() -> None:

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import is_dequantize, is_quantize, static_shape
+from micronpu.frontend.program import is_conversion, is_dequantize, is_quantize, static_shape
 from micronpu.report.accuracy import decibels
 from micronpu.upstream.executorch import reference_graph
 
@@ -114,7 +114,7 @@ def _images(graph: GraphModule) -> dict[int, tuple[int, ...]]:
     for node in graph.graph.nodes:
         shape, sources = static_shape(node), node.all_input_nodes
         entry = known_import(node) if node.op == "call_function" else None
-        moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
+        moves = is_conversion(node) or (entry is not None and entry.moves_only)
         image = found.get(sources[0]) if moves and len(sources) == 1 else None
         if shape is not None and len(shape) == 4:
             found[node] = shape

@@ -28,13 +28,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
-from micronpu.frontend.program import (
-    arguments,
-    is_compute,
-    is_dequantize,
-    is_quantize,
-    qualified_name,
-)
+from micronpu.frontend.program import arguments, float_behind, is_compute, is_quantize, qualified_name
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
 from micronpu.quantize.data import calibration_batches, calibration_sequences
@@ -132,7 +126,7 @@ class SideBySide:
         self.layers = [
             _layer(n, self._constant)
             for n in converted.graph.nodes
-            if is_quantize(n) and n not in self._constant and _origin(n.args[0]).name in names
+            if is_quantize(n) and n not in self._constant and float_behind(n.args[0]).name in names
         ]
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         self._places = places_of(prepared)
@@ -196,7 +190,7 @@ class SideBySide:
         """Compute for each layer the error that another range would leave, after all samples are added."""
         places = {node.name: place for place in self._places for node in place.nodes}
         for layer in self.layers:
-            place = places.get(_origin(layer.result).name)
+            place = places.get(float_behind(layer.result).name)
             if place is not None and layer.followed:
                 layer.range_left = place.left(*representable_range(layer.quantize))
 
@@ -235,7 +229,7 @@ class SideBySide:
                 if gradient is not None:
                     layer.moved += float((gradient * error).double().sum()) ** 2 / _PROJECTIONS
                     layer.followed = True
-            slopes = {_origin(layer.result).name: g for (layer, _, _), g in zip(layers, gradients, strict=True)}
+            slopes = {float_behind(layer.result).name: g for (layer, _, _), g in zip(layers, gradients, strict=True)}
             for place in places:
                 place.add(exact, [slopes])
 
@@ -254,15 +248,8 @@ def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
     return (integers.float() - int(given["zero_point"])) * float(given["scale"])
 
 
-def _origin(node: Any) -> Node:
-    """The node whose float value a node of the converted module represents."""
-    while is_quantize(node) or is_dequantize(node):
-        node = node.args[0]
-    return node  # type: ignore[no-any-return]
-
-
 def _float_value(node: Node, exact: dict[str, Any]) -> torch.Tensor:
-    return exact[_origin(node).name]  # type: ignore[no-any-return]
+    return exact[float_behind(node).name]  # type: ignore[no-any-return]
 
 
 def _layer(quantize: Node, constants: set[Node]) -> LayerErrors:

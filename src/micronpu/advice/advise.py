@@ -19,7 +19,12 @@ from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
-from micronpu.frontend.program import ProgramView, is_dequantize, is_dequantize_channel, is_quantize, origin_of
+from micronpu.frontend.program import (
+    ProgramView,
+    is_any_dequantize,
+    is_quantize,
+    origin_of,
+)
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, copied
 from micronpu.quantize.config import Activations
@@ -49,7 +54,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for node in list(graph.nodes):
-        if not is_dequantize(node) and not is_dequantize_channel(node):
+        if not is_any_dequantize(node):
             continue
         source = node.args[0]
         assert isinstance(source, Node)

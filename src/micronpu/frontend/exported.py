@@ -25,7 +25,7 @@ from micronpu.frontend.functional import (
     remove_empty_tensors,
     without_taken_names,
 )
-from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
+from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called
 from micronpu.frontend.tensors import States, add_constant, copied, lift, states_of
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
@@ -187,7 +187,7 @@ def is_exported(model: Any) -> bool:
 
 def is_float(module: GraphModule) -> bool:
     """Return True if a module has no observers and no quantization."""
-    return not any(is_quantize(n) or is_dequantize(n) for n in module.graph.nodes) and not _observers(module)
+    return not any(map(is_conversion, module.graph.nodes)) and not _observers(module)
 
 
 # ---------------------------------------------------------------- one shape

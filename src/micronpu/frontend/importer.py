@@ -23,8 +23,8 @@ from micronpu.frontend.program import (
     Edge,
     ProgramView,
     arguments,
+    is_any_dequantize,
     is_dequantize,
-    is_dequantize_channel,
     is_float_cast,
     is_getitem,
     is_index,
@@ -247,7 +247,7 @@ class Importer:
         while isinstance(node, Node):
             if self.view.constant(node) is not None:
                 return node
-            if not (is_dequantize(node) or is_dequantize_channel(node) or overload_name(node) in TRANSPOSES):
+            if not (is_any_dequantize(node) or overload_name(node) in TRANSPOSES):
                 return None
             node = node.args[0]
         return None
@@ -266,7 +266,7 @@ class Importer:
         return data, qparams
 
     def _is_weight(self, source: Node) -> bool:
-        return self.view.constant(source) is not None or is_dequantize(source) or is_dequantize_channel(source)
+        return self.view.constant(source) is not None or is_any_dequantize(source)
 
     def _weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
         """Return the int8 constant of an operand."""
@@ -275,7 +275,7 @@ class Importer:
                 f"The weights of `{reader.name}` are computed at run time.",
                 hint="only constant weights can be compiled",
             )
-        if is_dequantize(source) or is_dequantize_channel(source):
+        if is_any_dequantize(source):
             integers = source.args[0]
             assert isinstance(integers, Node)
             data = self.view.array(integers)
@@ -293,7 +293,7 @@ class Importer:
             return self.view.array(source).astype(np.float32)
         if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
             integers = source.args[0]
-            if isinstance(integers, Node) and (is_dequantize(source) or is_dequantize_channel(source)):
+            if isinstance(integers, Node) and is_any_dequantize(source):
                 qparams = self._constant_qparams(source)
                 data = self.view.array(integers).astype(np.float64)
                 shape = [1] * data.ndim

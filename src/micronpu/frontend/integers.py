@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -15,10 +14,13 @@ from micronpu.frontend.program import (
     BYTE_SHIFT,
     Edge,
     ProgramView,
+    add_dequantize,
+    add_quantize,
+    float_behind,
     is_dequantize,
     is_quantize,
     origin_of,
-    overload_name,
+    quantizes_of,
     value_of,
 )
 from micronpu.frontend.tensors import KEY, State, states_of
@@ -27,7 +29,6 @@ from micronpu.ir.types import DType
 _TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
 _DTYPES = {**_TORCH, DType.UINT8: torch.uint8}
 _INTEGER = {0: torch.int8, BYTE_SHIFT: torch.uint8}
-_quantized = torch.ops.quantized_decomposed
 _HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
 
 
@@ -169,9 +170,9 @@ def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted:
 def _requantized(graph: Graph, x8: Node, tensor: IntegerTensor, shifts: tuple[int, int]) -> Node:
     """Requantize x8: the zero point changes from the first shift to the second; a shift other than 0 means uint8."""
     first, second = ((tensor.scale, tensor.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
-    real = graph.call_function(_quantized.dequantize_per_tensor.default, (x8, *first))
+    real = add_dequantize(x8, first)
     with graph.inserting_after(real):
-        made = graph.call_function(_quantized.quantize_per_tensor.default, (real, *second))
+        made = add_quantize(real, second)
     real.meta["val"] = value_of(x8).to(torch.float32)
     made.meta["val"] = value_of(x8).to(second[-1])
     return made
@@ -206,7 +207,7 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
             "floats, int8 or int16.",
             hint=hint,
         )
-    edges = {view.edge(user) if is_quantize(user) else None for user in node.users}
+    edges = set(map(view.edge, node.users))
     edge = edges.pop() if len(edges) == 1 else None
     if edge is None:
         raise ModelError(
@@ -274,7 +275,7 @@ def integer_states(module: GraphModule) -> GraphModule:
     dequantizes: dict[int, Node] = {}
     for number, state in enumerate(states.values):
         holder, value = holders[state.node], results[first + number]
-        quantizes = [user for user in holder.users if is_quantize(user)]
+        quantizes = quantizes_of(holder)
         all_qparams = [view.edge(user) for user in quantizes]
         edge = view.edge(value) if is_dequantize(value) else None
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
@@ -319,17 +320,15 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         clamp = clamp_behind(node)
         if clamp is None or not excludes(clamp) or excludes(node):
             continue
-        quantizes = [user for user in clamp.users if is_quantize(user)]
+        quantizes = quantizes_of(clamp)
         if len(quantizes) != len(clamp.users) or len({q.args[1:] for q in quantizes}) != 1:
             continue
         (quantize, *_) = quantizes
         if quantize.kwargs or len(quantize.all_input_nodes) != 1:  # qparams may be tensors
             continue
-        target: Any = quantize.target
-        opposite = _quantized.dequantize_per_tensor.default
         with module.graph.inserting_before(clamp):
-            integers = module.graph.call_function(target, (node, *quantize.args[1:]))
-            floats = module.graph.call_function(opposite, (integers, *quantize.args[1:]))
+            integers = add_quantize(node, quantize.args[1:])
+            floats = add_dequantize(integers, quantize.args[1:])
         integers.meta = {k: v for k, v in quantize.meta.items() if k != "val"}
         floats.meta = dict(integers.meta)
         if "val" in quantize.meta:
@@ -343,8 +342,8 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
 
 def _with_qparams_of(view: ProgramView, state: State, value: Node) -> State:
     """Return a state of a module that was quantized before, which has integers already, with its qparams."""
-    edge = view.edge(value) if is_quantize(value) else None
-    if edge is None:
+    edge = view.edge(value)
+    if edge is None or not is_quantize(value):
         return state
     return replace(state, scale=edge.qparams.scale[0], zero_point=edge.qparams.zero_point[0])
 
@@ -362,7 +361,5 @@ def _qparams(edge: Edge | None) -> str:
 
 
 def _at(value: Node) -> str:
-    while is_quantize(value) or overload_name(value).startswith("dequantize"):
-        value = value.args[0]  # type: ignore[assignment]
-    source = origin_of(value).source
+    source = origin_of(float_behind(value)).source
     return f" ({source})" if source else ""

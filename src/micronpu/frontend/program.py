@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -128,8 +128,39 @@ def is_dequantize(node: Node) -> bool:
     return qualified_name(node) == _DEQUANTIZE
 
 
+def is_conversion(node: Node) -> bool:
+    """Return True if the node quantizes or dequantizes with one scale per tensor."""
+    return qualified_name(node) in (_QUANTIZE, _DEQUANTIZE)
+
+
 def is_dequantize_channel(node: Node) -> bool:
     return qualified_name(node) == _DEQUANTIZE_CHANNEL
+
+
+def is_any_dequantize(node: Node) -> bool:
+    return qualified_name(node) == _DEQUANTIZE or is_dequantize_channel(node)
+
+
+def float_behind(node: Node) -> Node:
+    """Return the value that a chain of quantize and dequantize nodes represents: the node itself without any."""
+    while is_conversion(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def quantizes_of(node: Node) -> list[Node]:
+    """Return the readers of a value that quantize it."""
+    return [user for user in node.users if is_quantize(user)]
+
+
+def add_quantize(x: Node, qparams: Sequence[Any]) -> Node:
+    """Add a node that quantizes a value with a scale, a zero point, limits and a dtype, where the graph inserts."""
+    return x.graph.call_function(torch.ops.quantized_decomposed.quantize_per_tensor.default, (x, *qparams))
+
+
+def add_dequantize(x: Node, qparams: Sequence[Any]) -> Node:
+    """Add a node that dequantizes a value; see `add_quantize`."""
+    return x.graph.call_function(torch.ops.quantized_decomposed.dequantize_per_tensor.default, (x, *qparams))
 
 
 BYTE_SHIFT = 128
@@ -414,12 +445,14 @@ class ProgramView:
         return np.asarray(value.detach().cpu().numpy())
 
     def edge(self, node: Node) -> Edge | None:
-        """Return the parameters of a per-tensor quantize or dequantize node; None if they are not constants."""
+        """Return the parameters of a quantize or dequantize node; None if they are no constants, or of others."""
         if node not in self._edges:
             self._edges[node] = self._read_edge(node)
         return self._edges[node]
 
     def _read_edge(self, node: Node) -> Edge | None:
+        if not is_conversion(node):
+            return None
         values = arguments(node)
         scale, zero_point = values["scale"], values["zero_point"]
         if isinstance(scale, Node) or isinstance(zero_point, Node):

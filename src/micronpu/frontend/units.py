@@ -77,7 +77,7 @@ class Unit:
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:
     """Return True if the node computes weights (a transpose of them) at compile time."""
     return bool(node.all_input_nodes) and all(
-        view.constant(s) is not None or (_is_any_dequantize(s) and _reads_constants(view, s))
+        view.constant(s) is not None or (program.is_any_dequantize(s) and _reads_constants(view, s))
         for s in node.all_input_nodes
     )
 
@@ -133,7 +133,7 @@ def _add_operand(unit: Unit, operand: Node) -> None:
     """Add an operand to a unit: a dequantized activation, or the nodes that make a constant."""
     view = unit.view
     while view.constant(operand) is None:
-        if not (_is_any_dequantize(operand) or feeds_only_constants(view, operand)):
+        if not (program.is_any_dequantize(operand) or feeds_only_constants(view, operand)):
             if program.is_index(operand):
                 unit.reads.append(operand)
             return
@@ -146,10 +146,6 @@ def _add_operand(unit: Unit, operand: Node) -> None:
             return
         unit.constants.append(operand)
         operand = source
-
-
-def _is_any_dequantize(node: Node) -> bool:
-    return program.is_dequantize(node) or program.is_dequantize_channel(node)
 
 
 def multiply_accumulates(module: GraphModule) -> int:

@@ -29,6 +29,7 @@ from micronpu.frontend.program import (
     is_quantize,
     leaves_channels_last,
     overload_name,
+    quantizes_of,
     shifted_bytes,
     static_shape,
     value_of,
@@ -222,7 +223,7 @@ def move_integers(module: GraphModule) -> bool:
             if operand not in chosen and is_dequantize(operand):
                 node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
         node.meta["val"] = value_of(node).to(qparams[-1])
-        for reader in [user for user in node.users if is_quantize(user)]:
+        for reader in quantizes_of(node):
             reader.replace_all_uses_with(node)
             module.graph.erase_node(reader)
     if chosen:

@@ -18,7 +18,13 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.facts import LOOP_QPARAMS
 from micronpu.frontend.integers import integer_states, to_integer_io
-from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.program import (
+    ProgramView,
+    add_dequantize,
+    add_quantize,
+    is_dequantize,
+    quantizes_of,
+)
 from micronpu.frontend.tensors import KEY, State, States, add_constant, states_of, with_own_graph
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
@@ -26,7 +32,6 @@ from micronpu.quantize.observers import is_fixed, is_of_extremes
 from micronpu.quantize.post_training import settle_concat_groups
 
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
-_DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
 Observer = Any
 LoopQParams = tuple[Any, ...]
@@ -183,7 +188,7 @@ def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any
     if known is not None:
         return add_constant(module, loop, _QUANTIZE(known.detach(), *qparams), "first_state")
     with loop.graph.inserting_before(loop):
-        made = loop.graph.call_function(_QUANTIZE, (source, *qparams))
+        made = add_quantize(source, qparams)
     made.meta = {k: v for k, v in source.meta.items() if k != "val"}
     made.meta["val"] = source.meta["val"].to(qparams[-1])
     return made
@@ -208,11 +213,11 @@ def integer_loops(module: GraphModule) -> None:
             value = reader.meta["val"]
             reader.meta["val"] = value.to(qparams[-1])
             with graph.inserting_after(reader):
-                floats = graph.call_function(_DEQUANTIZE, (reader, *qparams))
+                floats = add_dequantize(reader, qparams)
             floats.meta = {**reader.meta, "val": value}
             for user in [u for u in reader.users if u is not floats]:
                 user.replace_input_with(reader, floats)
-            for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == qparams]:
+            for user in [u for u in quantizes_of(floats) if tuple(u.args[1:]) == qparams]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
     if changed:

@@ -28,7 +28,7 @@ from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize
+from micronpu.frontend.program import arguments, float_behind, is_compute, is_dequantize, is_quantize
 from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
@@ -190,7 +190,7 @@ def float_values(prepared: GraphModule, row: Row, *, gradients: bool = False) ->
 
 
 def unobserved_step(module: GraphModule, is_left_out: Callable[[Node], bool], node: Node) -> Step:
-    """Return the step of a node, which for an observer that is left out hands on its operand."""
+    """Return the step of a node; that of an observer that is left out returns its operand."""
     return step_of(module, node, _same) if is_left_out(node) else copying_step(module, node)
 
 
@@ -417,15 +417,13 @@ class DequantizedReference:
 
     def _first(self, quantize: Node) -> Node:
         """Return the operator before a quantization, and before a clamp without rounding between them."""
-        node: Any = quantize.args[0]
-        while is_quantize(node) or is_dequantize(node):  # requantization of a quantized value
-            node = node.args[0]
+        node = float_behind(quantize)  # also of a quantized value that is requantized
         while is_compute(node) and not any(n in self._constant for n in node.all_input_nodes):
             floats = node.all_input_nodes
             if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
                 break
             (node,) = floats
-        return node  # type: ignore[no-any-return]
+        return node
 
 
 def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from micronpu.frontend.control_flow import compute_both_branches, write_out_loop
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.program import arguments, is_conversion, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.convolution import CONVOLUTIONS
@@ -197,7 +197,7 @@ class _Rewriter(StepGraph):
                 return rule
         if node.target is operator.getitem:
             return self._unpacked
-        if is_quantize(node) or is_dequantize(node):
+        if is_conversion(node):
             return self._with_qparams
         pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
         return self._pointwise if pointwise or name in SAME_AXES else self._by_frame

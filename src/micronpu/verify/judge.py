@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import is_dequantize, is_float32, is_quantize, value_of
+from micronpu.frontend.program import is_conversion, is_float32, value_of
 from micronpu.frontend.run import called
 from micronpu.quantize.data import Trial
 from micronpu.quantize.nodes import moves, results_of
@@ -314,7 +314,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
     found: dict[Node, torch.Tensor | None] = {}
     for value in operands_first(node, _moved):
         sources = _moved(value)
-        if is_quantize(value) or is_dequantize(value):
+        if is_conversion(value):
             found[value] = found[sources[0]]
         elif sources:
             known = [found[source] for source in sources]
@@ -327,7 +327,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
 def _moved(node: Node) -> list[Node]:
     """Return the values whose elements a node returns, moved or with other qparams; [] for other operators."""
     sources = node.all_input_nodes
-    if is_quantize(node) or is_dequantize(node):
+    if is_conversion(node):
         return sources[:1]
     return sources if moves(node) and all(map(is_float32, sources)) else []
 

@@ -19,7 +19,7 @@ from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailab
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.program import ProgramView, is_quantize, quantizes_of
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import PREFIX, State, held
 from micronpu.ir.graph import Graph
@@ -257,7 +257,7 @@ def _all_qparams(module: GraphModule) -> list[QParams | None]:
     found: list[QParams | None] = []
 
     def add(node: Node) -> Node:
-        edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
+        edge = view.edge(node)
         if isinstance(node.meta.get("val"), torch.Tensor) or edge is not None:
             found.append(edge.qparams if edge is not None else None)
         return node
@@ -382,7 +382,7 @@ def _quantize_of(node: Node | None) -> Node | None:
     """Return the quantize that reads a node, or the node itself if it is one."""
     if node is None or is_quantize(node):
         return node
-    return next((user for user in node.users if is_quantize(user)), None)
+    return next(iter(quantizes_of(node)), None)
 
 
 def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -17,11 +17,13 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     ProgramView,
     arguments,
+    float_behind,
     is_compute,
+    is_conversion,
     is_dequantize,
-    is_quantize,
     origin_of,
     overload_name,
+    quantizes_of,
     value_of,
     written_names,
 )
@@ -239,7 +241,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
         return None
     kind = AMPLIFIERS.get(name_of(name := overload_name(node)))
     operand = node.args[0] if node.args else None
-    reader = next((user for user in node.users if is_quantize(user)), None)
+    reader = next(iter(quantizes_of(node)), None)
     if kind is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
         return None
     given, made = view.edge(operand), view.edge(reader)
@@ -278,12 +280,12 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
 def _is_power(node: Node) -> bool:
     """Return True if a value is a square, or a sum of squares."""
     for _ in range(thresholds.POWER_DEPTH):
-        if is_dequantize(node) or is_quantize(node):
+        if is_conversion(node):
             (node,) = node.all_input_nodes[:1]
             continue
         name = overload_name(node)
         given = arguments(node) if name else {}
-        given = {key: _dequantized(value) if isinstance(value, Node) else value for key, value in given.items()}
+        given = {key: float_behind(value) if isinstance(value, Node) else value for key, value in given.items()}
         if name and power_of(name, given) == 2:
             return True
         keeps = name_of(name) in ADDING or moves(node)
@@ -293,12 +295,6 @@ def _is_power(node: Node) -> bool:
     return False
 
 
-def _dequantized(node: Node) -> Node:
-    while is_quantize(node) or is_dequantize(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
 # ---------------------------------------------------------------- outputs
 
 
@@ -306,7 +302,7 @@ def _unequal_parts(
     view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: ElementSources | None
 ) -> ReportWarning | None:
     """Return a warning for an output with parts that are far smaller than others."""
-    edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
+    edge = view.edge(node)
     if edge is None or edge.dtype is not DType.INT8 or sources is None or sources.number.shape != values[0].shape:
         return None
     exact = [value.detach().double().numpy() for value in values]
@@ -325,7 +321,7 @@ def _unequal_parts(
 
 def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
     """Return a warning for an output that is a small part of a tensor with far larger values."""
-    edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
+    edge = view.edge(node)
     taken = _taken(node)
     if edge is None or taken is None or edge.dtype is not DType.INT8 or not values[0].is_floating_point():
         return None
@@ -353,7 +349,7 @@ def _taken(node: Any) -> Node | None:
     """Return the operator that takes a part of a value with calibrated qparams, through operators that only move it."""
     found = None
     while isinstance(node, Node):
-        if is_quantize(node) or is_dequantize(node) or not is_compute(node):
+        if not is_compute(node):
             entry = None
         else:
             entry = known_import(node)
