@@ -10,6 +10,7 @@ from micronpu.base.cache import no_cache as no_cache
 from micronpu.base.errors import BudgetError as BudgetError
 from micronpu.base.errors import ConverterError as ConverterError
 from micronpu.base.errors import FileError as FileError
+from micronpu.base.errors import ImportMismatchError as ImportMismatchError
 from micronpu.base.errors import InternalError as InternalError
 from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.base.errors import ModelError as ModelError

@@ -65,6 +65,10 @@ class UnsupportedError(MicroNpuError):
     """An operator, option or number format that the chosen target cannot handle."""
 
 
+class ImportMismatchError(ModelError):
+    """A model file was read, and its own runtime computes other results."""
+
+
 class OptionError(MicroNpuError, ValueError):
     """An option has an unknown name or an invalid value; a ValueError, which scripts for other backends catch."""
 

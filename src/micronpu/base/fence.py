@@ -16,12 +16,14 @@ are any, files count as unrestricted. The numbers are from the kernel's stable i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -200,3 +202,14 @@ def _fences(folder: str | None) -> Iterator[str]:
         yield "files"
     if _refuse_calls(libc):
         yield from ("network", "processes")
+
+
+def package_folders() -> list[str]:
+    """Return package folders for a child process: those of this process, including paths added at run time.
+
+    Excludes the current folder unless it contains this package: it may contain untrusted files.
+    """
+    home, here = Path(__file__).parents[2], None
+    with contextlib.suppress(OSError):
+        here = os.getcwd()
+    return [str(home)] + [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]

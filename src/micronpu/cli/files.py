@@ -181,8 +181,8 @@ def _is_installed(name: str) -> bool:
 
 
 @timing.step("load")
-def load_model(text: str) -> Model:
-    """Return the model that ``text`` names."""
+def load_model(text: str, verify_import: bool = True) -> Model:
+    """Return the model that ``text`` names; one of a LiteRT or ONNX file is compared with the file's runtime."""
     if text.endswith(".pt2"):
         return _load_program(Path(text))
     if is_named(text):
@@ -190,7 +190,7 @@ def load_model(text: str) -> Model:
     if (found := model_file(text)) is not None:
         from micronpu.frontend.model_files import read_model
 
-        read = read_model(*found)
+        read = read_model(*found, verify_import=verify_import)
         return Model(read.module, read.examples, found[0].stem, None)
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
@@ -236,11 +236,13 @@ def register(libraries: Sequence[str] | None) -> None:
         UserFile(Path(path))
 
 
-def load_with(libraries: Sequence[str] | None, text: str, callback: ProgressCallback) -> Model:
+def load_with(
+    libraries: Sequence[str] | None, text: str, callback: ProgressCallback, verify_import: bool = True
+) -> Model:
     """Import the user's libraries and return the model that ``text`` names; begins the step "load"."""
     callback("load", 0.0)
     register(libraries)
-    return load_model(text)
+    return load_model(text, verify_import)
 
 
 def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:

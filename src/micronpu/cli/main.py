@@ -173,6 +173,13 @@ def compile_command(
     quantization: How = None,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
+    verify_import: Annotated[
+        bool,
+        typer.Option(
+            "--verify-import/--no-verify-import",
+            help="Compare what was read of a LiteRT or ONNX file with the file's own runtime.",
+        ),
+    ] = True,
     strict: Strict = False,
     held_out: HeldOut = None,
     limits: Limits = UNLIMITED,
@@ -223,7 +230,7 @@ def compile_command(
     _check_places((output, etrecord, profile), deploy_to, vela, manifest)
     _check_float(context, in_float)
     with timed(profile is not None) as times, console.progress() as callback, warnings.catch_warnings():
-        loaded = load_with(library, model, callback)
+        loaded = load_with(library, model, callback, verify_import)
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         if in_float:
@@ -277,7 +284,7 @@ def _write(
         out.print(Text(f"Wrote {path.parent / name}, which the board needs as well."), soft_wrap=True)
 
 
-_WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "quiet"}
+_WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "quiet", "verify_import"}
 
 
 def _write_float(loaded: Model, destination: Path) -> None:

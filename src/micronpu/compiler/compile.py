@@ -120,7 +120,7 @@ def compile_model(
         calibration = {"": calibration}
     else:
         target = example_inputs or target
-    methods, calibration = opened_methods(given, calibration)
+    methods, calibration = opened_methods(given, calibration, checks.verify_import)
     clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = request.passes or device.pipeline

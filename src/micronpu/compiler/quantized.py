@@ -25,7 +25,7 @@ from micronpu.compiler.precision import Allowed, chosen
 from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative
-from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
+from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_COMPARED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
@@ -150,6 +150,8 @@ def _import_notes(module: GraphModule) -> tuple[str, ...]:
     converted = " and ".join(CONVERTED.of(module))
     both = "both branches are computed and one result chosen, as no NPU branches; both cost cycles."
     notes = [f"The model's {converted} is computed as float32, also its inputs and outputs."] if converted else []
+    if reason := NOT_COMPARED.of(module):
+        notes.append(f"The module is not compared with the file's own runtime, which cannot run the file. {reason}")
     notes += [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
     for name, steps, ends_early in WRITTEN_OUT.of(module):
         text = f"`{name}`: its {steps} steps are written out, as no NPU loops; each costs cycles and commands"
@@ -285,19 +287,20 @@ def check_methods(methods: Mapping[Any, Any]) -> None:
             )
 
 
-def opened_methods(methods: Methods, calibration: Any) -> tuple[Modules, Any]:
+def opened_methods(methods: Methods, calibration: Any, verify_import: bool = True) -> tuple[Modules, Any]:
     """Return methods as modules, and their calibration data, with inputs in order.
 
     Args:
         methods: by name; the name of the only one is "".
         calibration: calibration data by method, as for `micronpu.compile`; or a list of sequences of calls of any
             method, ``[[("prefill", inputs), ("decode", inputs), ...], ...]``.
+        verify_import: False not to compare files with their runtimes.
     """
     found = {}
     for name, (model, examples) in methods.items():
         own = calibration.get(name) if isinstance(calibration, Mapping) else None
         with _named(name):
-            network, inputs, own = opened(of_bound_method(model), examples, own)
+            network, inputs, own = opened(of_bound_method(model), examples, own, verify_import)
         found[name] = network, inputs
         if own is not None:
             calibration = {**calibration, name: own}

@@ -26,6 +26,7 @@ import numpy as np
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
 from micronpu.host.build import cache_directory
@@ -186,7 +187,7 @@ class IsolatedProgram:
                 scratch = str(stack.enter_context(scratch_folder("micronpu-"))) if options.profile else ""
                 # Run a script, without the user's environment: with -m, Python imports from the current folder.
                 script = str(Path(__file__).with_name("isolated_worker.py"))
-                command = [sys.executable or "python", "-I", "-S", script, json.dumps(_folders()), scratch]
+                command = [sys.executable or "python", "-I", "-S", script, json.dumps(package_folders()), scratch]
                 self._channel, theirs = socket.socketpair()
                 stack.enter_context(self._channel)
                 with theirs:
@@ -306,17 +307,6 @@ def _raise_error(answer: dict[str, Any]) -> None:
         made = getattr(micronpu.base.errors, str(kind), None)
         known = is_class(made, MicroNpuError)
         raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
-
-
-def _folders() -> list[str]:
-    """Package folders for the child: those of this process, including paths added at run time.
-
-    Excludes the current folder unless it contains this package: it may contain untrusted files.
-    """
-    home, here = Path(micronpu.base.errors.__file__).parents[2], None
-    with contextlib.suppress(OSError):
-        here = os.getcwd()
-    return [str(home)] + [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
 
 
 def _environment() -> dict[str, str]:

@@ -37,6 +37,7 @@ class Verification(HeldOut):
         budgets: limits of the program; missing one is an error.
         allow_missing_kernels: allow operators on the core without a portable kernel in ExecuTorch, for applications
             that register their own.
+        verify_import: compare the module of a LiteRT or ONNX file with the file's own runtime.
 
     Raises:
         OptionError: a value is invalid, or ``strict`` or a metric is given without ``run``.
@@ -46,6 +47,7 @@ class Verification(HeldOut):
     strict: bool = False
     budgets: Budgets | None = None
     allow_missing_kernels: bool = False
+    verify_import: bool = True
 
     def __post_init__(self) -> None:
         check_switch("run", self.run)
@@ -64,6 +66,7 @@ class Verification(HeldOut):
             if not self.run:
                 raise OptionError("`metric` is computed by running the model, and `run` is False.", hint="run=True")
         check_switch("allow_missing_kernels", self.allow_missing_kernels)
+        check_switch("verify_import", self.verify_import)
 
     @classmethod
     def of(cls, given: Any) -> Verification:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,17 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.facts import EXPORTED
+from micronpu.frontend.facts import EXPORTED, NOT_COMPARED
 from micronpu.frontend.integers import to_integer_io
+from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
+from micronpu.frontend.model_files.own_runtime import OwnRuntime, RuntimeRefusalError, calls_of
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
 SUFFIXES = (".tflite", ".onnx")
+Started = Callable[[], AbstractContextManager[OwnRuntime]]
+"""Starts the runtime of a file; ends it when the context ends."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,19 @@ def is_model_file(model: object) -> bool:
     return isinstance(model, (str, os.PathLike)) and Path(model).suffix.lower() in SUFFIXES
 
 
-def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
-    """Read a LiteRT or ONNX file.
+def read_model(
+    path: str | os.PathLike[str], shapes: Shapes = (), *, verify_import: bool = True, calibration: Any = None
+) -> FileModel:
+    """Read a LiteRT or ONNX file, and compare the module with the file's own runtime.
 
     Args:
         shapes: of the inputs of an ONNX file, in order or by name, if the file leaves sizes open.
+        verify_import: False not to run the file: for one that its runtime cannot run.
+        calibration: inputs in order, some of which are used for the comparison beside random ones.
 
     Raises:
         FileError: it cannot be read.
+        ImportMismatchError: the runtime computes other results.
         ModelError, UnsupportedError: it is damaged, or has an unsupported operator, which the message names.
         OptionError: `shapes` is invalid.
     """
@@ -75,14 +86,32 @@ def _read(data: bytes, name: Path, shapes: Shapes) -> FileModel:
         return FileModel(_exported(network, examples, name), examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse
     from micronpu.frontend.model_files.litert_graph import network_of
+    from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime
 
     file = parse(data)
     network = network_of(file)
     examples = network.examples()
+    runtime = partial(LiteRtRuntime, file, data, network.keys)
     module = _exported(network, examples, name)
+    _verify(module, network, runtime if verify_import else None, calibration)
     if file.is_quantized and file.has_integer_io:
         examples = to_integer_io(module, as_bytes=file.bytes).quantize(examples)
     return FileModel(module, examples, network.input_names)
+
+
+def _verify(module: GraphModule, network: Network, started: Started | None, calibration: Any) -> None:
+    """Compare a network with its file's runtime; a note on its module says why it could not be compared.
+
+    Args:
+        started: returns the runtime as a context; None not to compare.
+    """
+    if started is None:
+        return
+    try:
+        with started() as runtime:
+            own_runtime.verify_import(network, runtime, calls_of(calibration, network))
+    except RuntimeRefusalError as error:
+        NOT_COMPARED.say(module, error.what)
 
 
 def _check_shapes(shapes: Any) -> None:
@@ -94,12 +123,13 @@ def _check_shapes(shapes: Any) -> None:
         )
 
 
-def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any, Any]:
+def opened(model: Any, example_inputs: Any, calibration: Any, verify_import: bool = True) -> tuple[Any, Any, Any]:
     """Return the model argument of `micronpu.compile` as a module, with inputs and calibration data in the same order.
 
     Args:
         model: a module or program, or the path of a file.
         example_inputs: in order or by name; for a file None, or inputs of the sizes that it leaves open.
+        verify_import: False not to compare a file with its runtime.
 
     Raises:
         MicroNpuError: see `read_model`, and `called_by_name`.
@@ -110,7 +140,7 @@ def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any,
         if example_inputs is not None:
             given = [tuple(t.shape) for t in as_inputs(tuple(example_inputs.values()) if by_name else example_inputs)]
             shapes = dict(zip(example_inputs, given, strict=True)) if by_name else given
-        file = read_model(model, shapes)
+        file = read_model(model, shapes, verify_import=verify_import, calibration=calibration)
         return file.module, file.examples, rows_in_order(calibration, file.names)
     if not by_name:
         names = input_names(model)

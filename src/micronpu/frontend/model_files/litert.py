@@ -7,6 +7,7 @@ arithmetic and needs no calibration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.model_files.network import (
     MAX_ELEMENTS,
+    FileValue,
     Function,
     NetworkBuilder,
     Operand,
@@ -43,6 +45,18 @@ DTYPES: dict[str, Any] = {
     "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_,
 }  # fmt: skip
 _ROUNDED = {"INT8": torch.int8, "INT16": torch.int16}
+_SLACK = {
+    "INT8": {"SOFTMAX": 1.0, "LOG_SOFTMAX": 1.0, "HARD_SWISH": 1.0, "RESIZE_BILINEAR": 0.5, "LEAKY_RELU": 0.25},
+    "INT16": {
+        "SOFTMAX": 8.0, "TANH": 8.0, "LOGISTIC": 8.0, "RESIZE_BILINEAR": 655.0, "EXP": 655.0, "LOG": 655.0,
+        "RSQRT": 655.0,
+    },
+}  # fmt: skip
+"""LSB by which LiteRT's kernels of integers are off beside their rounding, by the type of the result: those of int16
+interpolate in tables of 513 values, and resize with weights of 10 bits."""
+_OVERFLOW = 1 << 15
+"""Ratio of the scales of an operand and the result above which LiteRT's kernels overflow."""
+_SUMS = {"CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL", "SUM", "MEAN"}
 
 
 @dataclass(frozen=True)
@@ -426,9 +440,27 @@ class LiteRtBuilder(NetworkBuilder):
 
     # -- operands
 
-    def define(self, given: FileTensor, number: int, rounding: Rounding | None, order: str = LAST) -> None:
-        """Record the number of a tensor of the file."""
-        self._values[given.key] = LitertValue({order if len(given.shape) == 4 else LAST: number}, rounding)
+    def define(
+        self,
+        given: FileTensor,
+        number: int,
+        rounding: Rounding | None,
+        order: str = LAST,
+        operator: FileOperator | None = None,
+    ) -> None:
+        """Record the number of a tensor of the file, and the operator that computes it."""
+        order = order if len(given.shape) == 4 else LAST
+        self._values[given.key] = LitertValue({order: number}, rounding)
+        if given.graph == 0:  # LiteRT runs one of several branches
+            kind, where = (operator.kind, f"operator {operator.position}, {operator.kind}") if operator else ("", "")
+            operands = [] if operator is None else [t for t in operator.inputs if t is not None]
+            slack = _SLACK.get(given.type, {}).get(kind, 0.0)
+            if rounding is not None and any(t.scale and t.scale[0] > rounding.scale * _OVERFLOW for t in operands):
+                slack = math.inf
+            hybrid = kind in _SUMS and rounding is None and any(t.type in ("INT8", "UINT8") for t in operands)
+            axes, name = TO_FIRST if order == FIRST else (), given.name.partition(";")[0]
+            value = FileValue(name, given.key, axes, where, slack, kind in _SUMS, hybrid)
+            self.sources.setdefault(number, []).append(value)
 
     def is_first(self, given: FileTensor) -> bool:
         """Return True if an image exists with its channels first."""
@@ -530,7 +562,7 @@ class LiteRtBuilder(NetworkBuilder):
                 f"makes a tensor of shape {list(self.meta[number].shape)}, and the file has {list(own)}",
                 "write the file again with the converter that made it",
             )
-        self.define(made, number, made.rounding, order)
+        self.define(made, number, made.rounding, order, operator)
 
 
 _ACTIVATIONS: dict[str, Function | None] = {

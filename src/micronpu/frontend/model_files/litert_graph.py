@@ -129,7 +129,7 @@ def _read_variable(build: LiteRtBuilder, operator: FileOperator) -> None:
     number = _state(build, operator, made).written
     if made.rounding is not None:
         (number,) = build.add(made.name, lambda x: x, [number], [made.rounding])
-    build.define(made, number, made.rounding)
+    build.define(made, number, made.rounding, operator=operator)
 
 
 @lowering("ASSIGN_VARIABLE")

@@ -109,7 +109,7 @@ def _requantize(build: LiteRtBuilder, operator: FileOperator) -> None:
     number = build.number(given, order)
     is_same = given.shape == made.shape and made.rounding in (None, given.rounding)
     if number is not None and is_same and given.type != "UINT8":
-        build.define(made, number, made.rounding, order)  # the same numbers
+        build.define(made, number, made.rounding, order, operator)  # the same numbers
     else:  # the result is rounded with its own parameters
         _elementwise(lambda x: x, 1)(build, operator)
 
@@ -154,6 +154,9 @@ def _weights(
     if any(c is None for c in constants):
         raise operator.error("has weights or a bias that are computed at run time", "a model with constant weights")
     if x.rounding is None or given.type != "INT8":
+        if given.type == "UINT8" and not any(given.zero_point):
+            # Older converters wrote int8 weights as uint8, and the kernels read them as int8.
+            build.fold(given, np.asarray(constants[0]).view(np.int8))
         values = [build.real_constant(t) for t in (given, bias) if t is not None]
         return [tensor(v if i else v.transpose(axes).reshape(shape)) for i, v in enumerate(values) if v is not None]
     if any(given.zero_point):

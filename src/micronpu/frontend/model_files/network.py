@@ -6,7 +6,7 @@ Readers of model files add one `NetworkStep` for each operator, and compute cons
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,29 @@ class Rounding:
         return real
 
 
+@dataclass(frozen=True)
+class FileValue:
+    """A tensor of the file, whose value the file's runtime computes too.
+
+    Attributes:
+        name: in the file.
+        key: identifies it for the runtime.
+        axes: the file's axes in the order of the network's value; () if they are the same.
+        operator: kind of the operator that computes it, and its position.
+        slack: LSB by which the runtime's integer kernel may be farther from the real result than by its rounding.
+        sums: True for sums of products, whose rounding depends on the size of the operands.
+        hybrid: True for a float operator with integer weights, whose kernel rounds its operand to int8 in each call.
+    """
+
+    name: str
+    key: Hashable
+    axes: tuple[int, ...] = ()
+    operator: str = ""
+    slack: float = 0.0
+    sums: bool = False
+    hybrid: bool = False
+
+
 class NetworkStep(nn.Module):
     """One operator.
 
@@ -99,16 +122,23 @@ class NetworkStep(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the results, from the tensors that `reads` names."""
-        given = iter(tensors)
-        return self.computed([getattr(self, o) if isinstance(o, str) else next(given) for o in self.operands])
+        return self.computed(self.operands_from(dict(zip(self.reads, tensors, strict=True))))
+
+    def operands_from(self, values: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """Return all operands, from the tensors by their numbers."""
+        return [getattr(self, o) if isinstance(o, str) else values[o] for o in self.operands]
 
     def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the results, from all operands."""
-        made = self.function(*operands)
-        results = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+        results = self.unquantized(operands)
         if not self.rounding:
             return results
         return tuple(r if q is None else q(r) for r, q in zip(results, self.rounding, strict=True))
+
+    def unquantized(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the results before they are quantized, from all operands."""
+        made = self.function(*operands)
+        return tuple(made) if isinstance(made, (tuple, list)) else (made,)
 
 
 @dataclass
@@ -140,6 +170,8 @@ class Network(nn.Module):
 
     Attributes:
         names: the file's name for the result of each child module, by the name of the child.
+        outputs: numbers of the outputs.
+        sources: tensors of the file that a number stands for.
     """
 
     def __init__(
@@ -153,7 +185,8 @@ class Network(nn.Module):
         super().__init__()
         self.input_names = tuple(input_names)
         self.names: dict[str, str] = {}
-        self._inputs, self._outputs = dict(inputs), tuple(outputs)
+        self._inputs, self.outputs = dict(inputs), tuple(outputs)
+        self.sources: dict[int, list[FileValue]] = {}
         self._states: dict[str, State] = {}
         self._unneeded: dict[str, list[int]] = {}
         results = {*outputs, *(state.written for state in states)}
@@ -177,23 +210,49 @@ class Network(nn.Module):
             self.register_buffer(own, state.initial)
         self.eval()
 
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Return the inputs, without data."""
+        return tuple(self._inputs.values())
+
     def examples(self) -> tuple[torch.Tensor, ...]:
         """Return inputs of the right shapes, the same in every run: values of both signs, and 0 for integers."""
         generator = torch.Generator().manual_seed(0)
         return tuple(
             torch.randn(v.shape, generator=generator) if v.is_floating_point() else torch.zeros(v.shape, dtype=v.dtype)
-            for v in self._inputs.values()
+            for v in self.inputs
         )
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """Return the keys of all tensors in `sources`."""
+        return tuple(value.key for values in self.sources.values() for value in values)
+
+    def steps(self) -> Iterator[NetworkStep]:
+        """Yield the steps that outputs and states need, in order."""
+        for own in self.names:
+            yield self._step(own)
 
     def _step(self, name: str) -> NetworkStep:
         step = self.get_submodule(name)
         assert isinstance(step, NetworkStep)
         return step
 
+    def initial_states(self) -> dict[int, torch.Tensor]:
+        """Return the value of each state before the first call, by its number."""
+        return {state.number: state.initial for state in self._states.values()}
+
+    def written_states(self, values: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Return the value of each state after a call, by its number, from all values of the call."""
+        return {state.number: values[state.written] for state in self._states.values()}
+
+    def given(self, inputs: Sequence[torch.Tensor], states: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Return inputs and states by their numbers."""
+        return {**dict(zip(self._inputs, inputs, strict=True)), **states}
+
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Return the outputs: a tensor if there is one, otherwise a tuple."""
-        values: dict[int, torch.Tensor] = dict(zip(self._inputs, inputs, strict=True))
-        values.update({state.number: getattr(self, own) for own, state in self._states.items()})
+        values = self.given(inputs, {state.number: getattr(self, own) for own, state in self._states.items()})
         for own in self.names:
             step = self._step(own)
             values.update(zip(step.results, step(*(values[n] for n in step.reads)), strict=True))
@@ -202,7 +261,7 @@ class Network(nn.Module):
         for own, state in self._states.items():
             if state.written != state.number:
                 getattr(self, own).copy_(values[state.written])
-        outputs = tuple(values[n] for n in self._outputs)
+        outputs = tuple(values[n] for n in self.outputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
 
@@ -212,6 +271,7 @@ class NetworkBuilder:
     Attributes:
         meta: every tensor as a value without data, with its shape and dtype.
         budget: what reading the file has cost so far.
+        sources: tensors of the file that a number stands for.
     """
 
     def __init__(self) -> None:
@@ -221,6 +281,7 @@ class NetworkBuilder:
         self.states: list[State] = []
         self.inputs: dict[int, str] = {}
         self.meta: dict[int, torch.Tensor] = {}
+        self.sources: dict[int, list[FileValue]] = {}
 
     def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Return the number of a new input of the network."""
@@ -270,7 +331,9 @@ class NetworkBuilder:
     def network(self, outputs: Sequence[int]) -> Network:
         """Return the steps that the outputs and states need, as a module."""
         inputs = {n: self.meta[n] for n in self.inputs}
-        return Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
+        network = Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
+        network.sources.update(self.sources)
+        return network
 
     def add(
         self, name: str, function: Function, operands: Sequence[Operand], rounding: Sequence[Rounding | None] = (None,)

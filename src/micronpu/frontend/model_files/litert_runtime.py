@@ -1,0 +1,174 @@
+"""LiteRT's reference kernels, which compute every tensor of a file in a separate process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from micronpu.base.errors import first_line
+from micronpu.base.fence import package_folders
+from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
+from micronpu.frontend.model_files.litert_worker import receive, send
+from micronpu.frontend.model_files.own_runtime import Row, RuntimeRefusalError
+
+_MOVES = ("CAST", "RESHAPE", "EXPAND_DIMS", "SQUEEZE", "QUANTIZE", "SLICE", "STRIDED_SLICE")
+"""Operators behind which an index is still the same index."""
+
+
+class LiteRtRuntime:
+    """A file in LiteRT's interpreter; see `OwnRuntime`.
+
+    Args:
+        file: parsed from ``data``.
+        keys: of the tensors that `tensor` will be called with.
+
+    Raises:
+        RuntimeRefusalError: LiteRT does not load the file.
+    """
+
+    title = "LiteRT's reference kernels"
+    keeps_tensors = True
+
+    def __init__(self, file: LiteRtFile, data: bytes, keys: Sequence[Hashable]) -> None:
+        self._file, self._data = file, data
+        self._tensors = {t.index: t for t in file.tensors if t.key in keys}
+        for given in file.outputs:
+            self._tensors.setdefault(given.index, given)
+        self._values: dict[int, npt.NDArray[Any]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LiteRtRuntime:
+        self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        """Start the process and load the file, with all states at their initial values."""
+        script = str(Path(__file__).with_name("litert_worker.py"))
+        command = [sys.executable or "python", "-I", "-S", script, json.dumps(package_folders())]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=os.sep,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RuntimeRefusalError(f"The process of LiteRT cannot be started: {first_line(error)}.") from error
+        self._ask({"do": "load", "shapes": [list(t.shape) for t in self._file.inputs]}, [self._data])
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            send(process.stdin, head, blobs)
+            answer, found = receive(process.stdout)
+        except (EOFError, OSError, ValueError) as error:
+            code = process.wait()
+            raise RuntimeRefusalError(f"LiteRT ends with exit code {code}.") from error
+        if "error" in answer:
+            raise RuntimeRefusalError(f"LiteRT reports: {first_line(ValueError(answer['error']))}.")
+        return answer, found
+
+    def begin(self) -> None:
+        """Load the file again, as its states begin with their initial values, unless it has not run yet."""
+        if self._values:
+            self._values.clear()
+            if any(operator.kind == "CALL_ONCE" for operator in self._file.operators):
+                self._stop()
+                self._start()
+            else:
+                self._ask({"do": "begin"})
+
+    def run(self, inputs: Row) -> Sequence[torch.Tensor]:
+        """Run one call, and return the outputs; see `OwnRuntime`."""
+        arrays = [_stored(t, v).tobytes() for t, v in zip(self._file.inputs, inputs, strict=True)]
+        answer, blobs = self._ask({"do": "run", "tensors": list(self._tensors)}, arrays)
+        self._values = {
+            index: np.frombuffer(blob, kind[0]).reshape(kind[1])
+            for index, kind, blob in zip(self._tensors, answer["tensors"], blobs, strict=True)
+            if kind is not None
+        }
+        return [_real(t, self._values[t.index]) for t in self._file.outputs]
+
+    def tensor(self, key: Hashable) -> torch.Tensor | None:
+        """Return a tensor of the last call; see `OwnRuntime`."""
+        assert isinstance(key, tuple)
+        index = key[1]
+        return _real(self._tensors[index], self._values[index]) if key[0] == 0 and index in self._values else None
+
+    def represented(self, inputs: Row) -> Row:
+        """Return the inputs as the file's integers represent them; integers of the file are dequantized."""
+        return tuple(_represented(t, v) for t, v in zip(self._file.inputs, inputs, strict=True))
+
+    def limits(self, i: int) -> tuple[float, float] | None:
+        """Return the range of a quantized input, or of an index; see `OwnRuntime`."""
+        given = self._file.inputs[i]
+        if given.rounding is not None:
+            return given.rounding.limits
+        sizes = list(_indexed(self._file, given))
+        if sizes:
+            return 0, min(sizes) - 1
+        return None if given.type in ("FLOAT32", "FLOAT16", "BOOL") else (0, 127) if given.type == "UINT8" else (-9, 9)
+
+
+def _represented(given: FileTensor, value: torch.Tensor) -> torch.Tensor:
+    if given.rounding is not None:
+        return _real(given, value.numpy() if not value.is_floating_point() else _stored(given, value))
+    if given.type == "FLOAT16":
+        return value.to(torch.float16).float()
+    return value.round() if given.type == "UINT8" else value
+
+
+def _stored(given: FileTensor, value: torch.Tensor) -> npt.NDArray[Any]:
+    """Return an input in the file's dtype."""
+    dtype = np.dtype(DTYPES[given.type])
+    if not given.scale or given.rounding is None:
+        return value.numpy().astype(dtype)
+    limits = np.iinfo(dtype)
+    integers = np.round(value.numpy().astype(np.float64) / given.scale[0]) + given.zero_point[0]
+    clamped: npt.NDArray[Any] = integers.clip(limits.min, limits.max)
+    return clamped.astype(dtype)
+
+
+def _real(given: FileTensor, value: npt.NDArray[Any]) -> torch.Tensor:
+    """Return a tensor of the file as the network has it."""
+    if given.rounding is None:
+        return torch.from_numpy(value.astype(np.float32) if given.type in ("FLOAT16", "UINT8") else value.copy())
+    shifted = (value.astype(np.int16) - 128).astype(np.int8) if value.dtype == np.uint8 else value.copy()
+    return given.rounding.dequantize(torch.from_numpy(shifted))
+
+
+def _indexed(file: LiteRtFile, given: FileTensor) -> Iterator[int]:
+    """Yield the sizes of the axes that a tensor is an index of."""
+    same = {given.key}
+    for operator in file.operators:
+        keys = [None if t is None else t.key for t in operator.inputs]
+        if operator.kind in _MOVES and keys[0] in same:
+            same.update(t.key for t in operator.outputs)
+        elif operator.kind == "GATHER" and keys[1] in same:
+            yield operator.operand(0).shape[operator.option("axis", 0)]
+        elif operator.kind == "GATHER_ND" and keys[1] in same:
+            yield min(operator.operand(0).shape)
+        elif operator.kind == "EMBEDDING_LOOKUP" and keys[0] in same:
+            yield operator.operand(1).shape[0]
