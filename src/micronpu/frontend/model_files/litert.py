@@ -31,6 +31,8 @@ from micronpu.frontend.model_files.network import (
 )
 
 IDENTIFIER = b"TFL3"
+Move = Function | tuple[Function, torch.Tensor]
+"""A function of one operand, or of one and a constant."""
 LAST, FIRST = "channels last", "channels first"
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -431,6 +433,8 @@ class LiteRtBuilder(NetworkBuilder):
     def integers(self, operator: FileOperator, i: int) -> list[int]:
         """Return the numbers of an operand that must be a constant, such as a shape or axes."""
         value = self.constant(operator.operand(i))
+        if 0 in operator.operand(i).shape:
+            return []
         if value is None:
             raise operator.error(
                 f"computes its operand {i} at run time, and shapes are fixed when a program is compiled",
@@ -519,20 +523,21 @@ class LiteRtBuilder(NetworkBuilder):
         rounding = Rounding(given.scale[0], given.zero_point[0], _ROUNDED[given.type])
         return self.add(f"{given.name}_real", rounding.dequantize, [arranged(self.constant(given))])[0]
 
-    def before(self, operator: FileOperator, i: int, order: str, *functions: Function) -> Operand:
+    def before(self, operator: FileOperator, i: int, order: str, *functions: Move) -> Operand:
         """Return an operand after functions that only move its values or add zeros; its quantization stays.
 
         Each is a separate step, because every operator of a quantized program is between a dequantize and a quantize.
         """
         x, name = self.read(operator, i, order), operator.outputs[0].name
-        for k, function in enumerate(functions):
-            (x,) = self.add(f"{name}_operand{i}_{k}", function, [x], [operator.operand(i).rounding])
+        for k, (function, *constants) in enumerate(f if isinstance(f, tuple) else (f,) for f in functions):
+            (x,) = self.add(f"{name}_operand{i}_{k}", function, [x, *constants], [operator.operand(i).rounding])
         return x
 
-    def move(self, operator: FileOperator, i: int, *functions: Function, order: str = LAST, result: int = 0) -> None:
+    def move(self, operator: FileOperator, i: int, *functions: Move, order: str = LAST, result: int = 0) -> None:
         """Append the operator as a sequence of functions that only move values."""
         *first, last = functions
-        self.compute(operator, last, [self.before(operator, i, order, *first)], order, result)
+        function, *constants = last if isinstance(last, tuple) else (last,)
+        self.compute(operator, function, [self.before(operator, i, order, *first), *constants], order, result)
 
     def order_of(self, operator: FileOperator) -> str:
         """Return channels first if all operands are images and one exists in that order; otherwise channels last."""

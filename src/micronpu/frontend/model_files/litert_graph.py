@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.model_files import litert_moves  # noqa: F401  (registers its lowerings)
 from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.litert import DTYPES, FileOperator, FileTensor, LiteRtBuilder, LiteRtFile, walk
 from micronpu.frontend.model_files.litert_operators import LOWERINGS as LOWERINGS

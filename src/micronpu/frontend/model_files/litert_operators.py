@@ -22,7 +22,7 @@ Lowering = Callable[[LiteRtBuilder, FileOperator], None]
 LOWERINGS: dict[str, Lowering] = {}
 """Lowerings by the name in LiteRT's `BuiltinOperator`."""
 _SAME = 0
-_AXIS = (0, 2, 3, 1)
+AXIS = (0, 2, 3, 1)
 """Axis of [N, C, H, W] by the axis of [N, H, W, C]."""
 
 
@@ -55,15 +55,38 @@ _UNARY: dict[str, Function] = {
     "HARD_SWISH": functional.hardswish, "LOGISTIC": torch.sigmoid, "TANH": torch.tanh, "LOGICAL_NOT": torch.logical_not,
 }  # fmt: skip
 _BINARY: dict[str, Function] = {
-    "ADD": torch.add, "SUB": torch.sub, "MUL": torch.mul, "DIV": torch.div, "MAXIMUM": torch.maximum,
+    "ADD": torch.add, "SUB": torch.sub, "MUL": torch.mul, "MAXIMUM": torch.maximum,
     "MINIMUM": torch.minimum, "POW": torch.pow, "SQUARED_DIFFERENCE": lambda a, b: torch.square(a - b),
+    "FLOOR_MOD": torch.remainder, "ATAN2": torch.atan2,
     "EQUAL": torch.eq, "NOT_EQUAL": torch.ne, "GREATER": torch.gt, "GREATER_EQUAL": torch.ge, "LESS": torch.lt,
     "LESS_EQUAL": torch.le, "LOGICAL_AND": torch.logical_and, "LOGICAL_OR": torch.logical_or,
     "FLOOR_DIV": lambda a, b: torch.div(a, b, rounding_mode="floor"),
 }  # fmt: skip
 LOWERINGS |= {kind: _elementwise(function, 1) for kind, function in _UNARY.items()}
 LOWERINGS |= {kind: _elementwise(function, 2) for kind, function in _BINARY.items()}
-LOWERINGS |= dict.fromkeys(("SELECT", "SELECT_V2"), _elementwise(torch.where, 3))
+LOWERINGS["SELECT_V2"] = _elementwise(torch.where, 3)
+
+
+@lowering("DIV")
+def _divide(build: LiteRtBuilder, operator: FileOperator) -> None:
+    how = None if operator.outputs[0].rounding or operator.outputs[0].type == "FLOAT32" else "trunc"
+    _elementwise(partial(torch.div, rounding_mode=how), 2)(build, operator)
+
+
+@lowering("SELECT")
+def _select(build: LiteRtBuilder, operator: FileOperator) -> None:
+    """Select whole rows if there is one condition for each, otherwise elements."""
+    if len(operator.operand(0).shape) != 1 or len(operator.outputs[0].shape) < 2:
+        return _elementwise(torch.where, 3)(build, operator)
+    shape = (-1,) + (1,) * (len(operator.outputs[0].shape) - 1)
+    operands = [build.read(operator, i) for i in range(3)]
+    build.compute(operator, lambda c, a, b: torch.where(c.reshape(shape), a, b), operands)
+
+
+@lowering("ADD_N")
+def _sum_of_all(build: LiteRtBuilder, operator: FileOperator) -> None:
+    operands = [build.read(operator, i) for i in range(len(operator.inputs))]
+    build.compute(operator, lambda first, *others: sum(others, first), operands)
 
 
 @lowering("LEAKY_RELU")
@@ -82,8 +105,14 @@ def _gelu(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _prelu(build: LiteRtBuilder, operator: FileOperator) -> None:
     slope, given = operator.operand(1), operator.operand(0).shape
     values = build.real_constant(slope)
-    if values is None or values.size not in (1, given[-1]) or len(given) not in (2, 4):
-        raise operator.error("has slopes that are not one for each channel of an image", "shared_axes=[1, 2] in Keras")
+    is_each = values is not None and values.size in (1, given[-1]) and values.size == (slope.shape or (1,))[-1]
+    if values is None or not is_each or len(given) not in (2, 4):
+        if operator.outputs[0].rounding is not None:
+            raise operator.error(
+                "has slopes that are not one for each channel of an image", "shared_axes=[1, 2] in Keras"
+            )
+        operands = [build.read(operator, 0), build.read(operator, 1)]
+        return build.compute(operator, lambda x, a: torch.relu(x) - a * torch.relu(-x), operands)
     order = FIRST if len(given) == 4 else LAST
     slopes: Operand = tensor(values.reshape(-1))
     if (integers := build.constant(slope)) is not None and integers.dtype == np.int8:
@@ -227,10 +256,21 @@ def _transpose_convolution(build: LiteRtBuilder, moved: FileOperator, stride: tu
     made = moved.outputs[0]
     (x,) = build.add(f"{made.name}_full", partial(functional.conv_transpose2d, stride=stride), given, [made.rounding])
     parts = [slice(None), slice(None), *(slice(p, p + n) for p, n in zip(before, result, strict=True))]
-    *first, last = _cut(parts, tuple(build.meta[x].shape))
+    *first, last = cut(parts, tuple(build.meta[x].shape))
     for k, function in enumerate(first):
         (x,) = build.add(f"{made.name}_cut{k}", function, [x], [made.rounding])
     build.compute(moved, last, [x], FIRST)
+
+
+def cut(cuts: Sequence[slice | int], shape: Sequence[int]) -> list[Function]:
+    """Return indexing by slices and numbers: a function for each axis that it changes, at least one."""
+    functions: list[Function] = []
+    for axis, cut in reversed(list(enumerate(cuts))):
+        if isinstance(cut, int):
+            functions.append(partial(torch.select, dim=axis, index=cut))
+        elif cut.indices(shape[axis]) != (0, shape[axis], 1):
+            functions.append(lambda x, at=(slice(None),) * axis + (cut,): x[at])
+    return functions or [lambda x: x]
 
 
 @lowering("FULLY_CONNECTED")
@@ -274,28 +314,81 @@ def _pool(build: LiteRtBuilder, operator: FileOperator) -> None:
     build.compute(operator, whole, [build.read(operator, 0, FIRST)], FIRST)
 
 
-def _axes(build: LiteRtBuilder, operator: FileOperator, i: int, order: str) -> list[int]:
+@lowering("L2_POOL_2D")
+def _l2_pool(build: LiteRtBuilder, operator: FileOperator) -> None:
+    """Return the root of the mean square of each window, which counts existing elements only."""
+    kernel = (operator.option("filterHeight", 1), operator.option("filterWidth", 1))
+    stride, pads = _window(build, operator, kernel, (1, 1))
+    if any(before != after for before, after in pads):
+        raise operator.error("has an uneven padding", "a pool without padding")
+    before: Any = tuple(before for before, _ in pads)
+    mean = partial(functional.avg_pool2d, kernel_size=kernel, stride=stride, padding=before, count_include_pad=False)
+    build.compute(operator, lambda x: torch.sqrt(mean(x * x)), [build.read(operator, 0, FIRST)], FIRST)
+
+
+@lowering("L2_NORMALIZATION")
+def _l2_normalization(build: LiteRtBuilder, operator: FileOperator) -> None:
+    """Divide by the length along the last axis."""
+    build.compute(operator, partial(functional.normalize, dim=-1, eps=1e-6), [build.read(operator, 0)])
+
+
+@lowering("LOCAL_RESPONSE_NORMALIZATION")
+def _local_response_normalization(build: LiteRtBuilder, operator: FileOperator) -> None:
+    radius, bias, alpha, beta = (operator.option(name) for name in ("radius", "bias", "alpha", "beta"))
+    channels = operator.operand(0).shape[-1]
+    near = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= radius
+    band = tensor(near.astype(np.float32) * np.float32(alpha))
+    operands = [build.read(operator, 0), band]
+    build.compute(operator, lambda x, m: x * torch.pow(torch.matmul(x * x, m) + bias, -beta), operands)
+
+
+def axes_of(build: LiteRtBuilder, operator: FileOperator, i: int, order: str) -> list[int]:
     rank = len(operator.operand(0).shape)
-    axes = [a % rank for a in build.integers(operator, i)]
-    return [_AXIS[a] for a in axes] if order == FIRST else axes
+    axes = sorted({a % rank for a in build.integers(operator, i)})
+    return [AXIS[a] for a in axes] if order == FIRST else axes
 
 
 def _reduction(function: Callable[[torch.Tensor, list[int], bool], torch.Tensor]) -> Lowering:
     def lower(build: LiteRtBuilder, operator: FileOperator) -> None:
         keeps = bool(operator.option("keepDims", False))
         order = build.order_of(operator)
-        if not keeps and build.is_first(operator.operand(0)) and sorted(_axes(build, operator, 1, LAST)) == [1, 2]:
+        if not keeps and build.is_first(operator.operand(0)) and sorted(axes_of(build, operator, 1, LAST)) == [1, 2]:
             order = FIRST  # N and C remain, in this order
-        axes = _axes(build, operator, 1, order)
-        build.compute(operator, lambda x: function(x, axes, keeps), [build.read(operator, 0, order)], order)
+        axes = axes_of(build, operator, 1, order)
+        whole: Function = (lambda x: function(x, axes, keeps)) if axes else (lambda x: x)
+        build.compute(operator, whole, [build.read(operator, 0, order)], order)
 
     return lower
 
 
-LOWERINGS["MEAN"] = _reduction(lambda x, axes, keeps: x.mean(axes, keepdim=keeps))
-LOWERINGS["SUM"] = _reduction(lambda x, axes, keeps: x.sum(axes, keepdim=keeps))
+def _mean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    if x.is_floating_point():
+        return x.mean(axes, keepdim=keeps)
+    whole = x.sum(axes, keepdim=keeps, dtype=x.dtype)
+    return torch.div(whole, x.numel() // max(whole.numel(), 1), rounding_mode="trunc")
+
+
+def _one_by_one(function: Callable[..., torch.Tensor]) -> Lowering:
+    """Return the lowering of a reduction that PyTorch has for one axis."""
+
+    def reduced(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+        for axis in sorted(axes, reverse=True):
+            x = function(x, dim=axis, keepdim=keeps)
+        return x
+
+    return _reduction(reduced)
+
+
+def _product(x: torch.Tensor, dim: int, keepdim: bool) -> torch.Tensor:
+    return torch.prod(x, dim=dim, keepdim=keepdim, dtype=x.dtype)
+
+
+LOWERINGS["MEAN"] = _reduction(_mean)
+LOWERINGS["SUM"] = _reduction(lambda x, axes, keeps: x.sum(axes, keepdim=keeps, dtype=x.dtype))
 LOWERINGS["REDUCE_MAX"] = _reduction(lambda x, axes, keeps: x.amax(axes, keepdim=keeps))
 LOWERINGS["REDUCE_MIN"] = _reduction(lambda x, axes, keeps: x.amin(axes, keepdim=keeps))
+LOWERINGS |= {"REDUCE_PROD": _one_by_one(_product), "REDUCE_ANY": _one_by_one(torch.any)}
+LOWERINGS["REDUCE_ALL"] = _one_by_one(torch.all)
 
 
 @lowering("ARG_MAX", "ARG_MIN")
@@ -308,195 +401,13 @@ def _arg(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 @lowering("SOFTMAX")
 def _softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
-    if operator.option("beta", 1.0) != 1.0:
-        raise operator.error(f"has beta {operator.option('beta')}", "beta of 1, the scores multiplied before")
-    build.compute(operator, partial(torch.softmax, dim=-1), [build.read(operator, 0)])
+    beta, function = operator.option("beta", 1.0), partial(torch.softmax, dim=-1)
+    if beta != 1.0 and operator.outputs[0].rounding is not None:
+        raise operator.error(f"has beta {beta}", "beta of 1, the scores multiplied before")
+    whole: Function = function if beta == 1.0 else lambda x: function(x * beta)
+    build.compute(operator, whole, [build.read(operator, 0)])
 
 
 @lowering("LOG_SOFTMAX")
 def _log_softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
     build.compute(operator, partial(torch.log_softmax, dim=-1), [build.read(operator, 0)])
-
-
-# ---------------------------------------------------------------- movement
-
-
-@lowering("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-def _reshape(build: LiteRtBuilder, operator: FileOperator) -> None:
-    shape = operator.outputs[0].shape
-    build.compute(operator, lambda x: x.reshape(shape), [build.read(operator, 0)])
-
-
-@lowering("TRANSPOSE")
-def _transpose(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axes = build.integers(operator, 1)
-    # Contiguous like the file's result; a permuted image would be channels last in memory.
-    build.move(operator, 0, lambda x: x.permute(axes), lambda x: x.contiguous())
-
-
-@lowering("CONCATENATION")
-def _concatenate(build: LiteRtBuilder, operator: FileOperator) -> None:
-    order, rank = build.order_of(operator), len(operator.outputs[0].shape)
-    axis = operator.option("axis", 0) % rank
-    axis = _AXIS[axis] if order == FIRST else axis
-    operands = [build.read(operator, i, order) for i in range(len(operator.inputs))]
-    build.compute(operator, lambda *given: torch.cat(given, axis), operands, order)
-
-
-@lowering("PACK")
-def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axis = operator.option("axis", 0)
-    operands = [build.read(operator, i) for i in range(len(operator.inputs))]
-    build.compute(operator, lambda *given: torch.stack(given, axis), operands)
-
-
-def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:
-    """Append one step for each result, so that each has its own quantization."""
-    for i, part in enumerate(parts):
-        build.compute(operator, part, [x], result=i)
-
-
-@lowering("UNPACK")
-def _unpack(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axis = operator.option("axis", 0)
-    parts = [partial(torch.select, dim=axis, index=i) for i in range(len(operator.outputs))]
-    _several(build, operator, build.read(operator, 0), parts)
-
-
-@lowering("SPLIT", "SPLIT_V")
-def _split(build: LiteRtBuilder, operator: FileOperator) -> None:
-    source, where = (1, 0) if operator.kind == "SPLIT" else (0, 2)
-    (axis,) = build.integers(operator, where)
-    parts, start = [], 0
-    for made in operator.outputs:
-        length = made.shape[axis]
-        parts.append(partial(torch.narrow, dim=axis, start=start, length=length))
-        start += length
-    _several(build, operator, build.read(operator, source), parts)
-
-
-@lowering("SLICE")
-def _slice(build: LiteRtBuilder, operator: FileOperator) -> None:
-    starts, given = build.integers(operator, 1), operator.operand(0).shape
-    cuts = [slice(s, s + n) for s, n in zip(starts, operator.outputs[0].shape, strict=True)]
-    build.move(operator, 0, *_cut(cuts, given))
-
-
-def _cut(cuts: Sequence[slice | int], shape: Sequence[int]) -> list[Function]:
-    """Return indexing by slices and numbers: a function for each axis that it changes, at least one."""
-    functions: list[Function] = []
-    for axis, cut in reversed(list(enumerate(cuts))):
-        if isinstance(cut, int):
-            functions.append(partial(torch.select, dim=axis, index=cut))
-        elif cut.indices(shape[axis]) != (0, shape[axis], 1):
-            functions.append(lambda x, at=(slice(None),) * axis + (cut,): x[at])
-    return functions or [lambda x: x]
-
-
-@lowering("STRIDED_SLICE")
-def _strided_slice(build: LiteRtBuilder, operator: FileOperator) -> None:
-    begin, end, step = (build.integers(operator, i) for i in (1, 2, 3))
-    masks = {n: int(operator.option(f"{n}Mask", 0)) for n in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
-    if masks["ellipsis"] or masks["newAxis"] or operator.option("offset", False) or min(step) < 1:
-        raise operator.error("has an ellipsis, a new axis, an offset or a negative step", "plain slices in the model")
-    cuts: list[Any] = []
-    for i, n in enumerate(operator.operand(0).shape[: len(begin)]):
-        if masks["shrinkAxis"] >> i & 1:
-            cuts.append(begin[i])
-            continue
-        first, last = (v[i] + n if v[i] < 0 else v[i] for v in (begin, end))
-        first = 0 if masks["begin"] >> i & 1 else min(max(first, 0), n)
-        cuts.append(slice(first, n if masks["end"] >> i & 1 else min(max(last, 0), n), step[i]))
-    build.move(operator, 0, *_cut(cuts, operator.operand(0).shape))
-
-
-@lowering("PAD", "PADV2", "MIRROR_PAD")
-def _pad(build: LiteRtBuilder, operator: FileOperator) -> None:
-    rank, order = len(operator.operand(0).shape), build.order_of(operator)
-    pairs = np.array(build.integers(operator, 1)).reshape(rank, 2)
-    if order == FIRST:
-        pairs = pairs[[0, 3, 1, 2]]
-    flat = [int(n) for n in pairs[::-1].reshape(-1)]
-    if operator.kind == "MIRROR_PAD":
-        flat = _without_trailing_zeros(flat)
-        if operator.option("mode", 0) != 0 or len(flat) > 2 * (rank - 2):
-            raise operator.error("pads symmetrically, or more than rows and columns", "the mode REFLECT for images")
-        function: Function = partial(functional.pad, pad=flat, mode="reflect")
-    else:
-        fill = build.real_constant(operator.operand(2)) if operator.has(2) else np.float32(0)
-        if fill is None:
-            raise operator.error("pads with a value that is computed at run time", "a constant")
-        function = partial(functional.pad, pad=_without_trailing_zeros(flat), value=float(np.reshape(fill, -1)[0]))
-    build.compute(operator, function, [build.read(operator, 0, order)], order)
-
-
-def _without_trailing_zeros(pads: list[int]) -> list[int]:
-    while len(pads) > 2 and pads[-2:] == [0, 0]:
-        pads = pads[:-2]
-    return pads
-
-
-@lowering("GATHER")
-def _gather(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axis, indices = operator.option("axis", 0), operator.operand(1)
-    if operator.option("batchDims", 0):
-        raise operator.error("gathers with batch dimensions", "a gather along one axis")
-    rank = len(operator.operand(0).shape)
-    made = operator.outputs[0].shape
-    if indices.type not in ("INT32", "INT64"):
-        raise operator.error(f"has indices of {indices.type}", "int32 indices")
-
-    def gather(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-        if axis % rank == 0 and rank == 2:
-            return functional.embedding(where, x)
-        found = torch.index_select(x, axis % rank, where.reshape(-1))
-        return found if len(indices.shape) == 1 else found.reshape(made)
-
-    build.compute(operator, gather, [build.read(operator, 0), build.read(operator, 1)])
-
-
-@lowering("TILE")
-def _tile(build: LiteRtBuilder, operator: FileOperator) -> None:
-    times = build.integers(operator, 1)
-    build.compute(operator, lambda x: x.repeat(times), [build.read(operator, 0)])
-
-
-@lowering("BROADCAST_TO")
-def _broadcast(build: LiteRtBuilder, operator: FileOperator) -> None:
-    shape = operator.outputs[0].shape
-    build.compute(operator, lambda x: x.expand(shape), [build.read(operator, 0)])
-
-
-@lowering("REVERSE_V2")
-def _reverse(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axes = _axes(build, operator, 1, LAST)
-    build.compute(operator, lambda x: torch.flip(x, axes), [build.read(operator, 0)])
-
-
-@lowering("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
-def _depth_to_space(build: LiteRtBuilder, operator: FileOperator) -> None:
-    size, (n, rows, columns, channels) = operator.option("blockSize", 1), operator.operand(0).shape
-    made = operator.outputs[0].shape
-    if operator.kind == "DEPTH_TO_SPACE":
-        apart = (n, rows, columns, size, size, channels // size**2)
-    else:
-        apart = (n, rows // size, size, columns // size, size, channels)
-    turned = (0, 1, 3, 2, 4, 5)
-    build.move(operator, 0, lambda x: x.reshape(apart), lambda x: x.permute(turned), lambda x: x.reshape(made))
-
-
-@lowering("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
-def _resize(build: LiteRtBuilder, operator: FileOperator) -> None:
-    size = list(operator.outputs[0].shape[1:3])
-    given = operator.operand(0).shape[1:3]
-    corners, centers = (bool(operator.option(n, False)) for n in ("alignCorners", "halfPixelCenters"))
-    x = build.read(operator, 0, FIRST)
-    if operator.kind == "RESIZE_BILINEAR":
-        if not corners and not centers and size != list(given):
-            raise operator.error("resizes from the corners of pixels", "half_pixel_centers or align_corners")
-        function: Function = partial(functional.interpolate, size=size, mode="bilinear", align_corners=corners)
-    elif corners:
-        raise operator.error("aligns the corners of nearest neighbours", "half_pixel_centers, or neither")
-    else:
-        function = partial(functional.interpolate, size=size, mode="nearest-exact" if centers else "nearest")
-    build.compute(operator, function, [x], FIRST)

@@ -51,7 +51,7 @@ def main() -> None:
         sys.path += json.loads(sys.argv[1])  # after the standard library
         sys.dont_write_bytecode = True
         import numpy as np
-        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+        from ai_edge_litert.interpreter import Interpreter  # noqa: F401  (before the process is restricted)
 
         from micronpu.base.fence import put_up
 
@@ -66,12 +66,7 @@ def main() -> None:
             found: list[Any] = []
             try:
                 if interpreter is None:
-                    interpreter = Interpreter(
-                        model_content=blobs[0],
-                        num_threads=1,
-                        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
-                        experimental_preserve_all_tensors=True,
-                    )
+                    interpreter = _loaded(blobs[0])
                     for detail, shape in zip(interpreter.get_input_details(), head["shapes"], strict=True):
                         if list(detail["shape"]) != shape:
                             interpreter.resize_tensor_input(detail["index"], shape)
@@ -89,6 +84,25 @@ def main() -> None:
                 continue
             described = [None if a is None else [a.dtype.str, list(a.shape)] for a in found]
             send(answers, {"tensors": described}, [b"" if a is None else a.tobytes() for a in found])
+
+
+def _loaded(data: bytes) -> Any:
+    """Return an interpreter with the reference kernels; with others if some operators, such as CEIL, have none."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    kernels = (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+    for kind in kernels:
+        try:
+            return Interpreter(
+                model_content=data,
+                num_threads=1,
+                experimental_op_resolver_type=kind,
+                experimental_preserve_all_tensors=True,
+            )
+        except ValueError:
+            if kind is kernels[-1]:
+                raise
+    return None
 
 
 def _tensor(interpreter: Any, index: int) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,8 @@ class NetworkBuilder:
 def as_identifier(name: str) -> str:
     """Return a name of a file as a Python identifier."""
     text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "value"
+    if iskeyword(text) or text == "self":
+        return f"{text}_"
     return f"n{text}" if text[0].isdigit() else text
 
 
