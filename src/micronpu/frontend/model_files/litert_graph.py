@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.model_files import litert_moves  # noqa: F401  (registers its lowerings)
+from micronpu.frontend.model_files import litert_moves, litert_recurrent  # noqa: F401  (register their lowerings)
 from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.litert import DTYPES, FileOperator, FileTensor, LiteRtBuilder, LiteRtFile, walk
 from micronpu.frontend.model_files.litert_operators import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.litert_operators import lowering
 from micronpu.frontend.model_files.network import Network, State, tensor
 
-FOLDED = ("SHAPE",)
+FOLDED = ("SHAPE", "RANK", "ZEROS_LIKE", "FILL", "RANGE")
 """Operators whose result is always known when a file is read."""
 _OF_CONSTANTS = ("DENSIFY", "DEQUANTIZE", "CAST", "RESHAPE", "TRANSPOSE")
 _FLOATS = ("FLOAT32", "UINT8")
@@ -56,17 +59,37 @@ def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
             if _folded(build, operator):
                 continue
             if operator.kind not in LOWERINGS:
-                raise UnsupportedError(
-                    f"{operator} is not read from LiteRT files.",
-                    hint="a model without it, or the model in PyTorch, which has more operators",
-                )
+                raise _unread(operator)
             LOWERINGS[operator.kind](build, operator)
+
+
+_BEHIND = "the model cut before it; `micronpu deploy --with nms,ssd_decode` writes what follows in C"
+_OTHERWISE = "a model without it, or the model in PyTorch, which has more operators"
+_INSTEAD = {
+    "CUSTOM ethos-u": ("Vela wrote this file for an Ethos-U", "the .tflite that was given to Vela"),
+    "CUSTOM edgetpu-custom-op": ("this file is compiled for an Edge TPU", "the .tflite before the Edge TPU compiler"),
+    "CUSTOM NeutronGraph": ("this file is compiled for a Neutron NPU", "the .tflite before NXP's converter"),
+    "CUSTOM TFLite_Detection_PostProcess": ("no NPU computes it", _BEHIND),
+    "NON_MAX_SUPPRESSION_V4": ("no NPU computes it", _BEHIND),
+    "NON_MAX_SUPPRESSION_V5": ("no NPU computes it", _BEHIND),
+}
+"""Operators of files of the wrong stage: why they are not read, and what to give instead."""
+
+
+def _unread(operator: FileOperator) -> UnsupportedError:
+    """Return the error that an operator is not read, with what to try."""
+    why, hint = _INSTEAD.get(
+        operator.kind, ("", "a model without it, or the model in PyTorch, which has more operators")
+    )
+    if operator.kind.startswith("CUSTOM Flex"):
+        why, hint = "it needs TensorFlow itself", "convert the model without SELECT_TF_OPS"
+    return UnsupportedError(f"{operator} is not read from LiteRT files{f': {why}' if why else ''}.", hint=hint)
 
 
 def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
     """Fold casts of constants, and shapes; return True if the result is known."""
     if operator.kind in FOLDED:
-        build.fold(operator.outputs[0], np.array(operator.operand(0).shape, np.int32))
+        build.fold(operator.outputs[0], _known(build, operator))
         return True
     if operator.kind not in _OF_CONSTANTS:
         return False
@@ -84,6 +107,23 @@ def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
     assert value is not None
     build.fold(operator.outputs[0], value)
     return True
+
+
+def _known(build: LiteRtBuilder, operator: FileOperator) -> npt.NDArray[Any]:
+    """Return the result of an operator that depends on shapes and constants alone."""
+    shape, made = operator.operand(0).shape, operator.outputs[0]
+    if operator.kind in ("SHAPE", "RANK"):
+        return np.array(shape if operator.kind == "SHAPE" else len(shape), DTYPES[made.type])
+    if operator.kind == "ZEROS_LIKE":
+        return np.zeros(made.shape, DTYPES[made.type])
+    values = [build.real_constant(t) for t in operator.inputs if t is not None]
+    if any(value is None for value in values):
+        raise operator.error("computes its operands at run time", "a model of fixed shapes")
+    given = [value for value in values if value is not None]
+    if operator.kind == "FILL":
+        return np.full(made.shape, given[1], DTYPES[made.type])
+    start, _, step = (value.reshape(-1)[0] for value in given)
+    return np.asarray(start + step * np.arange(*made.shape), DTYPES[made.type])
 
 
 # ---------------------------------------------------------------- states, control flow

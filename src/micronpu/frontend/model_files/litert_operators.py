@@ -287,6 +287,11 @@ def _linear(build: LiteRtBuilder, operator: FileOperator) -> None:
     build.compute(operator, functional.linear, [x, *_weights(build, operator, (0, 1), (outputs, depth))])
 
 
+@lowering("EMBEDDING_LOOKUP")
+def _lookup(build: LiteRtBuilder, operator: FileOperator) -> None:
+    build.compute(operator, functional.embedding, [build.read(operator, 0), build.read(operator, 1)])
+
+
 @lowering("BATCH_MATMUL")
 def _matmul(build: LiteRtBuilder, operator: FileOperator) -> None:
     turned = [operator.option("adjX", False), operator.option("adjY", False)]
@@ -336,7 +341,8 @@ def _l2_normalization(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _local_response_normalization(build: LiteRtBuilder, operator: FileOperator) -> None:
     radius, bias, alpha, beta = (operator.option(name) for name in ("radius", "bias", "alpha", "beta"))
     channels = operator.operand(0).shape[-1]
-    near = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= radius
+    apart = np.subtract.outer(np.arange(channels), np.arange(channels))
+    near = (apart >= -radius) & (apart < radius)  # LiteRT leaves out the last one
     band = tensor(near.astype(np.float32) * np.float32(alpha))
     operands = [build.read(operator, 0), band]
     build.compute(operator, lambda x, m: x * torch.pow(torch.matmul(x * x, m) + bias, -beta), operands)
