@@ -226,7 +226,7 @@ def reductions() -> Rows:
 
 def movement() -> Rows:
     for make in (f, q):
-        for s, made in (((7,), (1, 7)), ((2, 6), (3, 4)), ((1, 3, 4, 2), (2, 12))):
+        for s, made in (((8,), (1, 8)), ((2, 6), (3, 4)), ((1, 3, 4, 2), (2, 12))):
             yield Row("RESHAPE", (make(s), ints(*made)), (make(made),), "ReshapeOptions")
             yield Row("EXPAND_DIMS", (make(s), ints(0)), (make((1, *s)),), "ExpandDimsOptions")
             yield Row("SQUEEZE", (make((1, *s)),), (make(s),), "SqueezeOptions", {"squeezeDims": [0]})

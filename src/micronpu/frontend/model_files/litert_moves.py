@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -113,11 +113,11 @@ def _pad(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _mirror_pad(build: LiteRtBuilder, operator: FileOperator) -> None:
     shape = operator.operand(0).shape
     pairs = np.array(build.integers(operator, 1)).reshape(len(shape), 2)
-    mode = "symmetric" if operator.option("mode", 0) else "reflect"
+    mode: Literal["symmetric", "reflect"] = "symmetric" if operator.option("mode", 0) else "reflect"
     if mode == "reflect" and len(shape) == 4 and not pairs[[0, 3]].any():
         function = partial(functional.pad, pad=_without_trailing_zeros(pairs[[2, 1]].reshape(-1).tolist()), mode=mode)
         return build.compute(operator, function, [build.read(operator, 0, FIRST)], FIRST)
-    places = [np.pad(np.arange(n), pair, mode=mode) for n, pair in zip(shape, pairs, strict=True)]
+    places = [np.pad(np.arange(n), tuple(pair), mode=mode) for n, pair in zip(shape, pairs, strict=True)]
     build.move(operator, 0, *_picks(places, shape))
 
 

@@ -45,13 +45,19 @@ def _check(operator: FileOperator, unread: Sequence[int], what: str) -> None:
         raise operator.error(f"has {what}", "the model in PyTorch")
 
 
-def _append(build: LiteRtBuilder, operator: FileOperator, function: Function, states: Sequence[int]) -> None:
+def _append(
+    build: LiteRtBuilder,
+    operator: FileOperator,
+    function: Function,
+    states: Sequence[int],
+    constants: Sequence[torch.Tensor] = (),
+) -> None:
     """Append an operator whose results are its output and the new values of its states, which begin with 0."""
     made, kept = operator.outputs[0], []
     for i in states:
         given = operator.operand(i)
         kept.append(build.state(given.name, torch.zeros(given.shape)))
-    operands: list[Operand] = [build.read(operator, 0), *(state.number for state in kept)]
+    operands: list[Operand] = [build.read(operator, 0), *(state.number for state in kept), *constants]
     number, *after = build.add(made.name, function, operands, [None] * (1 + len(kept)))
     build.define(made, number, None, operator=operator)
     for state, new in zip(kept, after, strict=True):
@@ -92,40 +98,19 @@ def _with(layer: Any, given: torch.Tensor, recurrent: torch.Tensor, bias: torch.
     return made.requires_grad_(False)
 
 
-class _Filters(nn.Module):
-    """SVDF: the weighted sum over the last steps of each feature, and over the features of each unit."""
-
-    def __init__(self, features: torch.Tensor, times: torch.Tensor, bias: torch.Tensor, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-        for name, value in (("features", features), ("times", times), ("bias", bias)):
-            self.register_buffer(name, value)
-
-    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, (filters, steps) = x.shape[0], self.times.shape
-        new = torch.matmul(x, self.features.t()).unsqueeze(-1)
-        kept = torch.cat([state.reshape(batch, filters, steps)[:, :, 1:], new], -1)
-        units = (kept * self.times).sum(-1).reshape(batch, filters // self.rank, self.rank).sum(-1)
-        return units + self.bias, kept.reshape(batch, filters * steps)
-
-
 @lowering("SVDF")
 def _svdf(build: LiteRtBuilder, operator: FileOperator) -> None:
+    """Append the weighted sums over the last steps of each feature, added for the features of each unit."""
     _check(operator, (), "")
     features, times = _floats(build, operator, (1, 2))
     rank, fused = int(operator.option("rank", 1)), activation_of(operator)
-    (bias,) = _floats(build, operator, (3,)) if operator.has(3) else [torch.zeros(len(times) // rank)]
-    layer = _Filters(features, times, bias, rank)
-    _append(build, operator, layer if fused is None else _Activated(layer, fused), (4,))
+    (filters, steps), units = times.shape, len(times) // rank
+    (bias,) = _floats(build, operator, (3,)) if operator.has(3) else [torch.zeros(units)]
 
+    def whole(x: torch.Tensor, state: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> Any:
+        new = torch.matmul(x, w.t()).unsqueeze(-1)
+        kept = torch.cat([state.reshape(-1, filters, steps)[:, :, 1:], new], -1)
+        made = (kept * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
+        return made if fused is None else fused(made), kept.reshape(-1, filters * steps)
 
-class _Activated(nn.Module):
-    """A layer with a function of its first result."""
-
-    def __init__(self, layer: nn.Module, function: Function) -> None:
-        super().__init__()
-        self.layer, self.function = layer, function
-
-    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made, *states = self.layer(*given)
-        return self.function(made), *states
+    _append(build, operator, whole, (4,), (features, times, bias))
