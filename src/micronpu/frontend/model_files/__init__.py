@@ -58,7 +58,7 @@ def read_model(
     """Read a LiteRT or ONNX file, and compare the module with the file's own runtime.
 
     Args:
-        shapes: of the inputs of an ONNX file, in order or by name, if the file leaves sizes open.
+        shapes: of the inputs, in order or by name, if the file leaves sizes open.
         verify_import: False not to run the file: for one that its runtime cannot run.
         calibration: inputs in order, some of which are used for the comparison beside random ones.
 
@@ -86,9 +86,9 @@ def _read(data: bytes, name: Path, shapes: Shapes) -> FileModel:
         return FileModel(_exported(network, examples, name), examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse
     from micronpu.frontend.model_files.litert_graph import network_of
-    from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime
+    from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime, sizes_of
 
-    file = parse(data)
+    file = parse(data, sizes_of(parse(data, {}), data, shapes)) if shapes else parse(data)
     network = network_of(file)
     examples = network.examples()
     runtime = partial(LiteRtRuntime, file, data, network.keys)
@@ -141,11 +141,23 @@ def opened(model: Any, example_inputs: Any, calibration: Any, verify_import: boo
             given = [tuple(t.shape) for t in as_inputs(tuple(example_inputs.values()) if by_name else example_inputs)]
             shapes = dict(zip(example_inputs, given, strict=True)) if by_name else given
         file = read_model(model, shapes, verify_import=verify_import, calibration=calibration)
-        return file.module, file.examples, rows_in_order(calibration, file.names)
+        examples = _laid_out(file.examples, as_inputs(example_inputs)) if shapes and not by_name else file.examples
+        return file.module, examples, rows_in_order(calibration, file.names)
     if not by_name:
         names = input_names(model)
         return model, example_inputs, rows_in_order(calibration, names) if names else calibration
     return *called_by_name(model, example_inputs), rows_in_order(calibration, example_inputs)
+
+
+def _laid_out(examples: tuple[torch.Tensor, ...], given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the examples of a file in the memory layout of the caller's."""
+    last = torch.channels_last
+    return tuple(
+        mine.contiguous(memory_format=last)
+        if mine.ndim == 4 and not theirs.is_contiguous() and theirs.is_contiguous(memory_format=last)
+        else mine
+        for mine, theirs in zip(examples, given, strict=True)
+    )
 
 
 def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) -> GraphModule:

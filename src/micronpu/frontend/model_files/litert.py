@@ -31,8 +31,6 @@ from micronpu.frontend.model_files.network import (
 )
 
 IDENTIFIER = b"TFL3"
-Move = Function | tuple[Function, torch.Tensor]
-"""A function of one operand, or of one and a constant."""
 LAST, FIRST = "channels last", "channels first"
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -72,6 +70,7 @@ class FileTensor:
         type: name in LiteRT's `TensorType`.
         scale, zero_point: quantization parameters; one, or one for each index of ``axis``; empty without quantization.
         data: the value of a constant, None for an input or a computed tensor.
+        open: True for each axis whose size the file leaves open; () if it leaves none.
     """
 
     index: int
@@ -83,6 +82,7 @@ class FileTensor:
     zero_point: tuple[int, ...]
     axis: int
     data: npt.NDArray[Any] | None
+    open: tuple[bool, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:
@@ -183,8 +183,11 @@ class LiteRtFile:
         return tuple(t.type == "UINT8" for t in (*self.inputs, *self.outputs))
 
 
-def parse(data: bytes) -> LiteRtFile:
+def parse(data: bytes, sizes: Mapping[int, tuple[int, ...]] | None = None) -> LiteRtFile:
     """Read the main subgraph, and those that it calls.
+
+    Args:
+        sizes: shapes of its tensors in place of the file's, by index; None to refuse a file that leaves some open.
 
     Raises:
         ModelError: the file is damaged, or has several signatures.
@@ -197,7 +200,7 @@ def parse(data: bytes) -> LiteRtFile:
     with reading("The LiteRT file", "is damaged: a table or a vector leads outside of it"):
         budget, root = Budget(), schema.Model.GetRootAs(data, 0)
         _count(root, budget)
-        return _Parser(schema.ModelT.InitFromObj(root), data, budget).file()
+        return _Parser(schema.ModelT.InitFromObj(root), data, budget, sizes).file()
 
 
 def _count(model: Any, budget: Budget) -> None:
@@ -225,8 +228,8 @@ def _count(model: Any, budget: Budget) -> None:
 
 
 class _Parser:
-    def __init__(self, model: Any, data: bytes, budget: Budget) -> None:
-        self._model, self._data, self._budget = model, data, budget
+    def __init__(self, model: Any, data: bytes, budget: Budget, sizes: Mapping[int, tuple[int, ...]] | None) -> None:
+        self._model, self._data, self._budget, self._sizes = model, data, budget, sizes
 
     def file(self) -> LiteRtFile:
         graphs, signatures = self._model.subgraphs or [], self._model.signatureDefs or []
@@ -241,12 +244,11 @@ class _Parser:
         if not main.inputs or not main.outputs:
             raise ModelError("The LiteRT file has no inputs or no outputs.", hint="a model with both")
         for given in main.inputs:
-            signature = graphs[0].tensors[given.index].shapeSignature
-            for i, n in enumerate(() if signature is None else signature):
-                if n < 0 and i > 0:  # an open batch size is 1
+            for i, is_open in enumerate(given.open):
+                if is_open and i > 0 and self._sizes is None:  # an open batch size is 1
                     raise ModelError(
                         f"Dimension {i} of the input `{given.name}` is open, and a program has fixed sizes.",
-                        hint="convert the model with a fixed shape of the input, such as tf.TensorSpec([1, 96, 96, 3])",
+                        hint="example inputs of these sizes, or on the command line FILE:INPUT=1x96x96x3",
                     )
         return replace(main, others=dict(enumerate(others, 1)), budget=self._budget)
 
@@ -268,6 +270,7 @@ class _Parser:
     def _tensor(self, index: int, graph: int, table: Any) -> FileTensor:
         name = (table.name or b"").decode("utf-8", "replace")
         shape = tuple(int(n) for n in table.shape) if table.shape is not None else ()
+        shape = (self._sizes or {}).get(index, shape) if graph == 0 else shape
         type = _TYPES.get(table.type, str(table.type))
         place = f"Tensor {index} `{name}`"
         if any(n < 0 for n in shape) or int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
@@ -282,7 +285,8 @@ class _Parser:
         if len(zero) < len(scale) or not is_listed or not all(np.isfinite(s) and s > 0 for s in scale):
             raise ModelError(f"{place} has quantization parameters that do not fit it.", hint="convert the model again")
         data = self._constant(table, shape, place)
-        return FileTensor(index, graph, name, shape, type, scale, zero[: len(scale)], axis, data)
+        is_open = () if table.shapeSignature is None else tuple(int(n) < 0 for n in table.shapeSignature)
+        return FileTensor(index, graph, name, shape, type, scale, zero[: len(scale)], axis, data, is_open)
 
     def _constant(self, table: Any, shape: tuple[int, ...], place: str) -> npt.NDArray[Any] | None:
         buffer = self._model.buffers[table.buffer] if table.buffer < len(self._model.buffers) else None
@@ -523,21 +527,30 @@ class LiteRtBuilder(NetworkBuilder):
         rounding = Rounding(given.scale[0], given.zero_point[0], _ROUNDED[given.type])
         return self.add(f"{given.name}_real", rounding.dequantize, [arranged(self.constant(given))])[0]
 
-    def before(self, operator: FileOperator, i: int, order: str, *functions: Move) -> Operand:
+    def before(self, operator: FileOperator, i: int, order: str, *functions: Function) -> Operand:
         """Return an operand after functions that only move its values or add zeros; its quantization stays.
 
         Each is a separate step, because every operator of a quantized program is between a dequantize and a quantize.
         """
         x, name = self.read(operator, i, order), operator.outputs[0].name
-        for k, (function, *constants) in enumerate(f if isinstance(f, tuple) else (f,) for f in functions):
-            (x,) = self.add(f"{name}_operand{i}_{k}", function, [x, *constants], [operator.operand(i).rounding])
+        for k, function in enumerate(functions):
+            (x,) = self.add(f"{name}_operand{i}_{k}", function, [x], [operator.operand(i).rounding])
         return x
 
-    def move(self, operator: FileOperator, i: int, *functions: Move, order: str = LAST, result: int = 0) -> None:
+    def alike(self, operator: FileOperator, order: str = LAST) -> list[Operand]:
+        """Return all operands with the quantization of the first result."""
+        made, found = operator.outputs[0], []
+        for i, given in enumerate(operator.inputs):
+            x = self.read(operator, i, order)
+            if given is not None and made.rounding is not None and given.scale != made.scale:
+                (x,) = self.add(f"{made.name}_operand{i}", lambda v: v, [x], [made.rounding])
+            found.append(x)
+        return found
+
+    def move(self, operator: FileOperator, i: int, *functions: Function, order: str = LAST, result: int = 0) -> None:
         """Append the operator as a sequence of functions that only move values."""
         *first, last = functions
-        function, *constants = last if isinstance(last, tuple) else (last,)
-        self.compute(operator, function, [self.before(operator, i, order, *first), *constants], order, result)
+        self.compute(operator, last, [self.before(operator, i, order, *first)], order, result)
 
     def order_of(self, operator: FileOperator) -> str:
         """Return channels first if all operands are images and one exists in that order; otherwise channels last."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder, Move
+from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder
 from micronpu.frontend.model_files.litert_operators import AXIS, axes_of, cut, lowering
 from micronpu.frontend.model_files.network import Function, Operand, tensor
 
@@ -35,15 +35,13 @@ def _concatenate(build: LiteRtBuilder, operator: FileOperator) -> None:
     order, rank = build.order_of(operator), len(operator.outputs[0].shape)
     axis = operator.option("axis", 0) % rank
     axis = AXIS[axis] if order == FIRST else axis
-    operands = [build.read(operator, i, order) for i in range(len(operator.inputs))]
-    build.compute(operator, lambda *given: torch.cat(given, axis), operands, order)
+    build.compute(operator, lambda *given: torch.cat(given, axis), build.alike(operator, order), order)
 
 
 @lowering("PACK")
 def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
     axis = operator.option("axis", 0)
-    operands = [build.read(operator, i) for i in range(len(operator.inputs))]
-    build.compute(operator, lambda *given: torch.stack(given, axis), operands)
+    build.compute(operator, lambda *given: torch.stack(given, axis), build.alike(operator))
 
 
 def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:
@@ -118,16 +116,25 @@ def _mirror_pad(build: LiteRtBuilder, operator: FileOperator) -> None:
         function = partial(functional.pad, pad=_without_trailing_zeros(pairs[[2, 1]].reshape(-1).tolist()), mode=mode)
         return build.compute(operator, function, [build.read(operator, 0, FIRST)], FIRST)
     places = [np.pad(np.arange(n), tuple(pair), mode=mode) for n, pair in zip(shape, pairs, strict=True)]
-    build.move(operator, 0, *_picks(places, shape))
+    _pick(build, operator, places)
 
 
-def _picks(places: Sequence[npt.NDArray[np.int64]], shape: Sequence[int]) -> list[Move]:
-    """Return the selection of indices of each axis: a function for each axis that it changes, at least one."""
-    functions: list[Move] = []
-    for axis, (place, n) in enumerate(zip(places, shape, strict=True)):
-        if not np.array_equal(place, np.arange(n)):
-            functions.append((lambda x, at, axis=axis: torch.index_select(x, axis, at), tensor(place)))
-    return functions or [lambda x: x]
+def _pick(build: LiteRtBuilder, operator: FileOperator, places: Sequence[npt.NDArray[np.int64]]) -> None:
+    """Append the selection of indices of each axis; in a quantized file as slices that are joined."""
+    x, made = build.read(operator, 0), operator.outputs[0]
+    for axis, (place, n) in enumerate(zip(places, operator.operand(0).shape, strict=True)):
+        if np.array_equal(place, np.arange(n)):
+            continue
+        if made.rounding is None:
+            select: Function = lambda v, at, axis=axis: torch.index_select(v, axis, at)  # noqa: E731
+            (x,) = build.add(f"{made.name}_axis{axis}", select, [x, tensor(place)])
+            continue
+        parts: list[Operand] = []
+        for run in np.split(place, np.flatnonzero(np.diff(place) != 1) + 1):
+            part = partial(torch.narrow, dim=axis, start=int(run[0]), length=len(run))
+            parts += build.add(f"{made.name}_part{len(parts)}", part, [x], [made.rounding])
+        (x,) = build.add(f"{made.name}_axis{axis}", lambda *v, axis=axis: torch.cat(v, axis), parts, [made.rounding])
+    build.compute(operator, lambda v: v, [x])
 
 
 def _without_trailing_zeros(pads: list[int]) -> list[int]:
@@ -222,7 +229,7 @@ def _resize_nearest(build: LiteRtBuilder, operator: FileOperator) -> None:
         ratio = np.float32(given[axis] - 1) / np.float32(made - 1) if made > 1 else np.float32(given[axis] / made)
         real = (np.arange(made, dtype=np.float32) + np.float32(0.5 * centers)) * ratio
         places[axis] = np.clip(np.floor(real + np.float32(0.5)).astype(np.int64), 0, given[axis] - 1)
-    build.move(operator, 0, *_picks(places, given))
+    _pick(build, operator, places)
 
 
 @lowering("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")

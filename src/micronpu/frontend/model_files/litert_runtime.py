@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from micronpu.base.errors import first_line
+from micronpu.base.errors import ModelError, OptionError, first_line, one_of
 from micronpu.base.fence import package_folders
 from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
 from micronpu.frontend.model_files.litert_worker import receive, send
+from micronpu.frontend.model_files.network import Shapes
 from micronpu.frontend.model_files.own_runtime import Row, RuntimeRefusalError
 
 _MOVES = ("CAST", "RESHAPE", "EXPAND_DIMS", "SQUEEZE", "QUANTIZE", "SLICE", "STRIDED_SLICE")
@@ -89,6 +91,11 @@ class LiteRtRuntime:
         if "error" in answer:
             raise RuntimeRefusalError(f"LiteRT reports: {first_line(ValueError(answer['error']))}.")
         return answer, found
+
+    def sizes(self) -> dict[int, tuple[int, ...]]:
+        """Return the shapes of all tensors, by index, for the shapes of the inputs."""
+        answer, _ = self._ask({"do": "sizes"})
+        return {int(index): tuple(map(int, shape)) for index, shape in answer["shapes"]}
 
     def begin(self) -> None:
         """Load the file again, as its states begin with their initial values, unless it has not run yet."""
@@ -172,3 +179,36 @@ def _indexed(file: LiteRtFile, given: FileTensor) -> Iterator[int]:
             yield min(operator.operand(0).shape)
         elif operator.kind == "EMBEDDING_LOOKUP" and keys[0] in same:
             yield operator.operand(1).shape[0]
+
+
+def sizes_of(file: LiteRtFile, data: bytes, shapes: Shapes) -> dict[int, tuple[int, ...]]:
+    """Return the shapes of all tensors for inputs of the given shapes, in order or by name.
+
+    Args:
+        file: parsed without sizes.
+
+    Raises:
+        OptionError: there is no such input, or a shape has another rank.
+        ModelError: LiteRT cannot compute with these shapes.
+    """
+    names = [t.name for t in file.inputs]
+    if not isinstance(shapes, Mapping) and len(shapes) != len(names):
+        raise OptionError(f"The file has {len(names)} inputs, and {len(shapes)} shapes are given.", hint="one for each")
+    given = shapes if isinstance(shapes, Mapping) else dict(zip(names, shapes, strict=True))
+    inputs = []
+    for name, shape in given.items():
+        if name not in names or len(shape) != len(file.inputs[names.index(name)].shape):
+            raise OptionError(f"There is no input `{name}` of rank {len(shape)}.", hint=one_of(names, name, "the file"))
+    for one in file.inputs:
+        wanted = given.get(one.name, one.shape)
+        sizes = zip(one.shape, one.open or (False,) * len(one.shape), wanted, strict=True)
+        inputs.append(replace(one, shape=tuple(w if is_open else n for n, is_open, w in sizes)))
+    if [t.shape for t in inputs] == [t.shape for t in file.inputs]:
+        return {}
+    try:
+        with LiteRtRuntime(replace(file, inputs=tuple(inputs)), data, ()) as runtime:
+            return runtime.sizes()
+    except RuntimeRefusalError as error:
+        raise ModelError(
+            f"LiteRT cannot compute with the given shapes: {error.what}", hint="shapes that fit the model"
+        ) from error

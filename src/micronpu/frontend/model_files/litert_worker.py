@@ -73,6 +73,11 @@ def main() -> None:
                     interpreter.allocate_tensors()
                 elif head["do"] == "begin":
                     interpreter.reset_all_variables()
+                elif head["do"] == "sizes":
+                    interpreter.invoke()  # some shapes are known afterwards
+                    details = interpreter.get_tensor_details()
+                    send(answers, {"shapes": [[d["index"], d["shape"].tolist()] for d in details]})
+                    continue
                 else:
                     for detail, blob in zip(interpreter.get_input_details(), blobs, strict=True):
                         value = np.frombuffer(blob, detail["dtype"]).reshape(detail["shape"])
