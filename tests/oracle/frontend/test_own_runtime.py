@@ -137,3 +137,54 @@ def test_uint8_weights_of_old_converters_are_int8(kind: str, tmp_path: Path):
     runtime.invoke()
     expected = runtime.get_tensor(runtime.get_output_details()[0]["index"])
     assert np.abs(read.module(torch.from_numpy(value)).numpy() - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    "name, match",
+    [
+        (b"ethos-u", "compiled for an NPU already.*given to Vela"),
+        (b"edgetpu-custom-op", "compiled for an NPU already"),
+        (b"TFLite_Detection_PostProcess", "deploy --with nms,ssd_decode"),
+        (b"FlexErf", "SELECT_TF_OPS"),
+    ],
+)
+def test_files_of_the_wrong_stage_say_what_to_give(name: bytes, match: str, tmp_path: Path):
+    file = FileWriter()
+    x, y = file.tensor((1, 4)), file.tensor((1, 4))
+    stream = [file.constant(np.zeros(16, np.uint8))] if name == b"ethos-u" else []
+    file.add("CUSTOM", [x, *stream], [y], custom=name)
+    if name.startswith(b"edgetpu"):
+        file.graph.operators[0].customOptions = np.zeros(9999, np.uint8)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(file.data([x], [y]))
+    with pytest.raises(micronpu.UnsupportedError, match=match):
+        read_model(path)
+
+
+def test_example_inputs_give_open_sizes(tmp_path: Path):
+    file = FileWriter()
+    x, y, z = file.tensor((1, 1)), file.tensor((1, 1)), file.tensor((1, 1))
+    for number in (x, y, z):
+        file.graph.tensors[number].shapeSignature = np.array([1, -1], np.int32)
+    file.add("TANH", [x], [y])
+    file.add("ADD", [y, x], [z], "AddOptions")
+    path = tmp_path / "net.tflite"
+    path.write_bytes(file.data([x], [z]))
+    with pytest.raises(micronpu.ModelError, match=r"Dimension 1 of the input `t0` is open.*example inputs"):
+        read_model(path)
+    assert read_model(path, [(1, 160)]).module(torch.zeros(1, 160)).shape == (1, 160)
+    assert read_model(path, {"t0": (1, 9)}).examples[0].shape == (1, 9)
+    with pytest.raises(micronpu.OptionError, match="no input `x`"):
+        read_model(path, {"x": (1, 9)})
+
+
+def test_joined_tensors_of_other_scales_are_requantized(tmp_path: Path):
+    file = FileWriter()
+    a, b = file.tensor((1, 4), "int8", 0.05, 3), file.tensor((1, 4), "int8", 0.03)
+    y = file.tensor((2, 4), "int8", 0.06)
+    file.add("CONCATENATION", [a, b], [y], "ConcatenationOptions", axis=0)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(file.data([a, b], [y]))
+    program = micronpu.compile(path, target="corstone300")
+    result = program.run(torch.full((1, 4), 43, dtype=torch.int8), torch.full((1, 4), 40, dtype=torch.int8))
+    assert torch.as_tensor(result).tolist() == [[33] * 4, [20] * 4]

@@ -74,10 +74,10 @@ def read_model(
         raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
     data = read_file(name, "The model")
     with reading(name, "is damaged, or has a form that is not read"):
-        return _read(data, name, shapes)
+        return _read(data, name, shapes, verify_import, calibration)
 
 
-def _read(data: bytes, name: Path, shapes: Shapes) -> FileModel:
+def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: Any) -> FileModel:
     if name.suffix.lower() == ".onnx":
         from micronpu.frontend.model_files.onnx import read_onnx
 
@@ -93,7 +93,7 @@ def _read(data: bytes, name: Path, shapes: Shapes) -> FileModel:
     examples = network.examples()
     runtime = partial(LiteRtRuntime, file, data, network.keys)
     module = _exported(network, examples, name)
-    _verify(module, network, runtime if verify_import else None, calibration)
+    _verify(module, network, runtime if verify else None, calibration)
     if file.is_quantized and file.has_integer_io:
         examples = to_integer_io(module, as_bytes=file.bytes).quantize(examples)
     return FileModel(module, examples, network.input_names)

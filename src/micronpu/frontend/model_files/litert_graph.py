@@ -64,11 +64,10 @@ def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
 
 
 _BEHIND = "the model cut before it; `micronpu deploy --with nms,ssd_decode` writes what follows in C"
+_MOST_OPTIONS = 4096
+"""Bytes of a custom operator's options above which they are a program."""
 _OTHERWISE = "a model without it, or the model in PyTorch, which has more operators"
 _INSTEAD = {
-    "CUSTOM ethos-u": ("Vela wrote this file for an Ethos-U", "the .tflite that was given to Vela"),
-    "CUSTOM edgetpu-custom-op": ("this file is compiled for an Edge TPU", "the .tflite before the Edge TPU compiler"),
-    "CUSTOM NeutronGraph": ("this file is compiled for a Neutron NPU", "the .tflite before NXP's converter"),
     "CUSTOM TFLite_Detection_PostProcess": ("no NPU computes it", _BEHIND),
     "NON_MAX_SUPPRESSION_V4": ("no NPU computes it", _BEHIND),
     "NON_MAX_SUPPRESSION_V5": ("no NPU computes it", _BEHIND),
@@ -81,6 +80,9 @@ def _unread(operator: FileOperator) -> UnsupportedError:
     why, hint = _INSTEAD.get(
         operator.kind, ("", "a model without it, or the model in PyTorch, which has more operators")
     )
+    blobs = [t for t in operator.inputs if t and t.data is not None and t.type == "UINT8" and not t.scale]
+    if operator.kind.startswith("CUSTOM") and (blobs or len(operator.options) > _MOST_OPTIONS):
+        why, hint = "it is compiled for an NPU already", "the .tflite that was given to Vela or to another compiler"
     if operator.kind.startswith("CUSTOM Flex"):
         why, hint = "it needs TensorFlow itself", "convert the model without SELECT_TF_OPS"
     return UnsupportedError(f"{operator} is not read from LiteRT files{f': {why}' if why else ''}.", hint=hint)
