@@ -37,6 +37,7 @@ from micronpu.program.io import packed
 from micronpu.program.plan import Plan, PlanCall, PlanValue, read_plan
 from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.diagnosis import Frontier
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.operations import IOTensor, StateRow
 from micronpu.report.texts import file_name
@@ -175,7 +176,8 @@ def _untried(
     """Return a method, with the part of its report that needs no run."""
     quantized, integer_io = own.quantized, own.quantized.integer_io
     inputs, outputs = _io_tensors(own.whole, integer_io)
-    searched = () if quantized.frontier is None else quantized.frontier.notes
+    frontier = _with_time(own, host.report)
+    searched = () if frontier is None else frontier.notes
     known = () if integer_io is None else (*integer_io.inputs, *(b for b in integer_io.outputs if b is not None))
     io_notes = [f"The program takes and gives integers q: {'; '.join(map(str, known))}."] if known else []
     hashes = {f"partition {i}": hashlib.sha256(part.data).hexdigest() for i, part in enumerate(host.partitions)}
@@ -205,6 +207,12 @@ def _untried(
     )
 
 
+def _with_time(own: Staged, report: DelegationReport) -> Frontier | None:
+    """Return the result of the search for a method's precision, with the time of the only method as in its report."""
+    frontier, time = own.quantized.frontier, report.headline.milliseconds
+    return frontier if frontier is None or own.name or time is None else frontier.with_time(time)
+
+
 def _unproved(program: CompiledProgram) -> tuple[ReportWarning, ...]:
     """A warning for each payload that could not be verified against its graph."""
     return tuple(
@@ -231,7 +239,8 @@ def _judged(
     exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, proposal=quantized.proposal, accuracy=known))
     unproved = () if any(w.rule == NOT_VERIFIED for w in report.warnings) else _unproved(program)
-    searched = () if quantized.frontier is None else quantized.frontier.warnings
+    frontier = _with_time(own, report)
+    searched = () if frontier is None else frontier.warnings
     report = replace(report, warnings=(*of_placement(report), *unproved, *searched, *report.warnings, *seen))
     report = replace(report, tools=tool_versions())  # after the run, which imports packages
     if checks.budgets is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
@@ -14,7 +15,8 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.frontend.integers import IntegerIO, separate_clamps
-from micronpu.frontend.program import ProgramView
+from micronpu.frontend.program import ProgramView, value_of
+from micronpu.frontend.units import macs_of
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.notes import coarse_notes, pattern_notes
@@ -34,6 +36,7 @@ from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation, together
 from micronpu.report.texts import plural
+from micronpu.targets.cortexm.costs import float_cycles, float_latency
 
 ENERGY = "not published for this chip"
 
@@ -117,6 +120,7 @@ def host_part(
         loops = _scans(module, device, first_handle + len(quantized.graph.nodes))
         if core is not None:
             core.adapt(module)
+    partitioning = replace(partitioning, report=_with_prices(partitioning.report, view, device))
     report = _report(device, partitioning, compiled, graphs, loops)
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
     if loops:
@@ -125,6 +129,19 @@ def host_part(
         reads += tuple(("",) for step, _ in loops for _ in step.partitions)
         graphs += tuple(graph for step, _ in loops for graph in step.core_graphs)
     return HostPart(module, report, tuple(compiled), reads, graphs)
+
+
+def _with_prices(report: DelegationReport, view: ProgramView, device: Device) -> DelegationReport:
+    """Return the report with MACs and cycles of the operators that the core computes in float."""
+    nodes, verdicts = {node.name: node for node in view.graph.nodes}, list(report.verdicts)
+    for index, verdict in enumerate(verdicts):
+        node = nodes.get(verdict.node)
+        if node is not None and not verdict.delegated and not verdict.core:
+            macs = verdict.macs or macs_of(view.program, node)
+            values = [value_of(n) for n in (node, *node.all_input_nodes)]
+            elements = sum(v.numel() for v in values if isinstance(v, torch.Tensor))
+            verdicts[index] = replace(verdict, macs=macs, cycles=float_cycles(macs, elements, device.chip))
+    return replace(report, verdicts=tuple(verdicts))
 
 
 def _report(
@@ -145,6 +162,9 @@ def _report(
     if beside is not None:
         on_core = [*graphs, *(graph for step, count in loops for graph in step.core_graphs * count)]
         latency = (*latency, *beside.latency(on_core))
+    floats = [(v, 1) for v in partitioning.report.verdicts]
+    floats += [(v, count) for step, count in loops for v in step.report.verdicts]
+    latency = (*latency, *float_latency(sum(v.cycles * count for v, count in floats), device.chip))
     core_costs = [beside.costs(graph) for graph in graphs] if beside is not None else []
     return replace(
         partitioning.report,
@@ -188,9 +208,9 @@ def _missing_figures(
         missing["time of the core"] = "the chip's file has no clock_mhz in [core]"
         if device.chip is None:
             missing["time of the core"] = "a core without a chip has no clock"
-    if report.in_float:
+    if report.in_float and (device.chip is None or device.chip.core_clock_mhz is None):
         count = plural(len(report.in_float), "operator")
-        missing["time of the host"] = f"{count} in portable float kernels, of which there is no model"
+        missing["time of the host"] = f"{count} in portable float kernels on a core without a known clock"
     return missing | {"energy": ENERGY}
 
 
@@ -218,7 +238,7 @@ def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _L
     for step, count in loops:
         for v in step.report.verdicts:
             number = None if v.partition is None else v.partition + first
-            verdicts.append(replace(v, partition=number, macs=v.macs * count))
+            verdicts.append(replace(v, partition=number, macs=v.macs * count, cycles=v.cycles * count))
         operations += [replace(o, partition=o.partition + first) for o in step.report.operations]
         on_core += [replace(o, partition=o.partition + first_core) for o in step.report.core_operations]
         parts = [(step.report.partitions, "partition"), (len(step.core_graphs), "part on the core")]

@@ -22,11 +22,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule
 
-from micronpu.base.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.base.quiet import quiet
+from micronpu.chips.chip import ACTIVATIONS
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
+from micronpu.frontend.facts import SEARCHED
 from micronpu.frontend.tensors import copied
 from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
@@ -191,7 +193,11 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         return wanted.quantizer_for(device.quantizer)
 
     def price(modules: Modules) -> PrecisionPrice:
-        return PrecisionPrice.of([host_part(copied(m), device.unverified()).report for m in modules.values()])
+        made = [host_part(copied(m), device.unverified()) for m in modules.values()]
+        memory = device.chip.memory_for(ACTIVATIONS) if device.chip is not None else None
+        if memory is not None and any((part.npu_sram or 0) > memory.bytes for own in made for part in own.partitions):
+            raise UnsupportedError(f"The NPU needs more than the chip's {memory}.")
+        return PrecisionPrice.of([own.report for own in made])
 
     return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 
@@ -253,6 +259,7 @@ class Search:
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
         progress: called with the finished fraction.
+        first: price of the first program.
     """
 
     def __init__(
@@ -274,6 +281,7 @@ class Search:
         self.attempts: list[tuple[str, Tried, Tried]] = []
         self.progress: Callable[[float], None] = lambda part: None
         self.count = 0
+        self.first: PrecisionPrice | None = None
         self.sources: dict[str, list[ElementSources | None]] = {}
 
     def chosen(self, start: Tried) -> Chosen:
@@ -347,7 +355,7 @@ class Search:
                 wants_equal = self.allowed.is_accurate and agreement not in (None, 1.0)
                 differs = differs or accuracy.decides_otherwise or wants_equal
             if accuracy is not None and metric is None:  # a part of an output may differ, as scores beside pixels
-                differs = differs or (accuracy.sqnr or math.inf) < at.FAR
+                differs = differs or (accuracy.sqnr is not None and accuracy.sqnr < at.FAR)
             if at.NEAR <= own.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
                 most = CHANGED if not self.count else CHANGED / 2
                 differs = differs or expected_changes(results[name], trial) > most
@@ -408,10 +416,17 @@ class Search:
         return replace(self.rated(activations, modules, settings, names, more), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:
+        """Return the program with its price, unless it cannot be compiled or exceeds the chip's memory.
+
+        One with more operators in float on the core than the first is not faster, whatever the estimate says.
+        """
         try:
-            return replace(tried, price=self.allowed.price(tried.modules))
+            price = self.allowed.price(tried.modules)
         except MicroNpuError:
             return tried
+        self.first = self.first or price
+        more = price.in_float > self.first.in_float
+        return replace(tried, price=replace(price, cycles=max(price.cycles, self.first.cycles)) if more else price)
 
     def corrected(self, tried: Tried, cures: Cures) -> Tried:
         """Return the program with those corrections that bring it nearer to float on the evaluated samples."""
@@ -540,7 +555,12 @@ class Search:
         settings = merged(best.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
         more = f"{best.more} with {plural(len(parts), 'operator')} in float on the core"
         made = self.quantized(best.activations, settings, best.names, more)
-        made = best if made is None or made.gains_on(best) < at.CORE_GAIN else self.priced(made)
+        if made is None or made.gains_on(best) < at.CORE_GAIN:
+            return best
+        for node in made.module.graph.nodes:
+            if exported_name(node, self.work) in parts:
+                SEARCHED.say(node, True)
+        made = self.priced(made)
         return made if made.cycles <= max(most, best.cycles) else best
 
     def best(self, tried: Sequence[Tried], most: float) -> Tried:

@@ -155,10 +155,11 @@ def multiply_accumulates(module: GraphModule) -> int:
 
 def work_of(module: GraphModule) -> dict[str, int]:
     """Return the number by the name of the operator."""
-    return {node.name: _of(module, node) for node in module.graph.nodes if node.op == "call_function"}
+    return {node.name: macs_of(module, node) for node in module.graph.nodes if node.op == "call_function"}
 
 
-def _of(module: GraphModule, node: Node) -> int:
+def macs_of(module: GraphModule, node: Node) -> int:
+    """Return the number of multiply-accumulate operations of an operator."""
     name = overload_name(node)
     given = arguments(node) if name else {}
     if (matrix := facts.FIRST_MATRIX.get(name.partition(".")[0])) is not None:

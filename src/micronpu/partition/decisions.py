@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.facts import SEARCHED, SETTING
 from micronpu.frontend.importer import import_of
 from micronpu.frontend.program import (
     ProgramView,
@@ -74,6 +75,9 @@ def float_verdict(node: FxNode) -> Verdict:
     return verdict_on(node, None, (reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint),))
 
 
+_INT8 = 'quantization="int8", which quantizes it'
+
+
 def _on_integers(node: FxNode) -> str:
     """Return the detail for integers that are computed from integers; "" for any other operator."""
     types = [getattr(value_of(n), "dtype", None) for n in (node, *node.all_input_nodes)]
@@ -87,6 +91,10 @@ def _on_integers(node: FxNode) -> str:
 
 def _why_float(node: FxNode) -> tuple[str, str]:
     """Return why an operator is not quantized, and what to try."""
+    if SEARCHED.of(node):
+        return "the search for precision left it in float, which is nearer to the float model", _INT8
+    if SETTING.of(node) == (None,):
+        return "the settings of its quantizer leave it in float", ""
     try:
         entry = import_of(node)
         detail = "its result is not quantized"

@@ -290,6 +290,11 @@ class Frontier:
     activations: float = math.inf
     is_near: bool = False
 
+    def with_time(self, milliseconds: float | None) -> Frontier:
+        """Return the measurements with the time of the chosen program as it was written."""
+        points = tuple(replace(p, milliseconds=milliseconds) if p.is_chosen else p for p in self.points)
+        return replace(self, points=points)
+
     @property
     def measured(self) -> str:
         """Return accuracy and time of each program."""

@@ -90,12 +90,13 @@ class Verdict:
         origin: origin of the operator in the model.
         partition: index of its partition, or None if it is not delegated.
         reasons: reasons why it is not delegated; empty if it is.
-        macs: multiply-accumulate operations; 0 if unknown, because no operator imports it.
+        macs: multiply-accumulate operations; 0 if it has none.
         shape: sizes of the result, or () if it is no tensor.
         rewrites: names of the rewrites without which it would not be delegated.
         core: core that computes it in integers, such as "Cortex-M33 (CMSIS-NN)"; "" if it is delegated or computed in
             float.
         reads: operators, and inputs of the program, whose results it reads, by `node`; without constants.
+        cycles: estimated cycles of the core for an operator in float; 0 for others, and before compilation.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("node",)
@@ -109,6 +110,7 @@ class Verdict:
     rewrites: tuple[str, ...] = ()
     core: str = ""
     reads: tuple[str, ...] = ()
+    cycles: int = 0
 
     @property
     def node(self) -> str:

@@ -23,6 +23,8 @@ NOT_VERIFIED = "not-verified"
 
 NOTHING_DELEGATED = "nothing-delegated"
 """Rule of the warning that the target has an NPU, and the program does not use it."""
+PRODUCTS_ON_CORE = "products-on-core"
+"""Rule of the warning that the target has an NPU, and the core computes products in float."""
 
 
 UNLIKE_MODULE = "unlike-module"
@@ -41,8 +43,8 @@ class ReportWarning:
         level: "warning" if the program is usually useless, "note" if the finding deserves a look.
         rule: its kind: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
             "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
-            "uninformative-data", "undecided-budget", "no-kernel", "not-verified", "nothing-delegated" or
-            "unlike-module"; see docs/accuracy.md.
+            "uninformative-data", "undecided-budget", "no-kernel", "not-verified", "nothing-delegated",
+            "unlike-module" or "products-on-core"; see docs/accuracy.md.
         what: the finding, a sentence or two.
         hint: what to try, as a clause.
         output: index of its output; None if it is not about a single one.

@@ -291,16 +291,18 @@ class PrecisionPrice:
     """Cost of a compiled program.
 
     Attributes:
-        cycles: of the NPU and the core.
-        milliseconds: None if the clock is unknown.
+        cycles: of the NPU and the core, at the clock of the first.
+        milliseconds: None if the clock is unknown; of a core with an unknown clock at that of the NPU.
         operators: cycles by the name of a node of the quantized module.
         bytes: of the file; 0 before it is written.
+        in_float: number of operators that the core computes in float.
     """
 
     cycles: float
     milliseconds: float | None
     operators: Mapping[str, float]
     bytes: int = 0
+    in_float: int = 0
 
     @classmethod
     def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
@@ -309,9 +311,17 @@ class PrecisionPrice:
         for operation in (o for report in reports for o in (*report.operations, *report.core_operations)):
             if operation.cost is not None and operation.origin.nodes:
                 operators[operation.origin.nodes[0]] += operation.cost.cycles
+        in_float = [verdict for report in reports for verdict in report.in_float]
+        for verdict in in_float:
+            operators[verdict.node] += verdict.cycles
         times = [time for report in reports for time in report.latency]
-        cycles = float(sum(t.cycles for t in times) or sum(operators.values()))
-        return cls(cycles, sum(t.milliseconds for t in times) or None, operators, size)
+        clocks = {report.latency[0].clock_mhz for report in reports if report.latency}
+        if not clocks or any(report.operations and "time of the NPU" in report.missing for report in reports):
+            return cls(float(sum(operators.values())), None, operators, size, len(in_float))
+        clock = max(clocks)
+        cycles = sum(t.cycles * clock / t.clock_mhz for t in times)
+        cycles += sum(v.cycles for r in reports if "time of the host" in r.missing for v in r.in_float)
+        return cls(cycles, cycles / clock / 1000, operators, size, len(in_float))
 
 
 class Path:

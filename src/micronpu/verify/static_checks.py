@@ -38,8 +38,9 @@ from micronpu.quantize.nodes import moves, results_of, rule_of
 from micronpu.quantize.running import Row
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.texts import plural
 from micronpu.report.verdict import Verdict
-from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
+from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, PRODUCTS_ON_CORE, WARNING, ReportWarning
 from micronpu.verify import thresholds
 from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
 
@@ -107,9 +108,11 @@ def of_graph(
 
 
 def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
-    """Return a warning if no operator is on the target's NPU, and some are not in int8 either."""
-    if not report.has_npu or report.delegated or not report.in_float:
+    """Return a warning if products, or all operators, of a program for an NPU are in float on the core."""
+    if not report.has_npu or not report.in_float:
         return ()
+    if report.delegated:
+        return _products_on_core(report)
     first = report.in_float[0]
     where = f" ({first.origin.source})" if first.origin.source else ""
     reason = first.reasons[0] if first.reasons else None
@@ -117,6 +120,22 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
     what += f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."
     hint = (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator"
     return (ReportWarning(WARNING, NOTHING_DELEGATED, what, hint, **_place_of_verdict(first)),)
+
+
+def _products_on_core(report: DelegationReport) -> tuple[ReportWarning, ...]:
+    """Return a warning if the core computes multiply-accumulate operations in float; () without them."""
+    slow = sorted((v for v in report.in_float if v.macs), key=lambda v: -v.macs)
+    if not slow:
+        return ()
+    first, macs = slow[0], sum(v.macs for v in slow)
+    where = f" ({first.origin.source})" if first.origin.source else ""
+    also = f" and {plural(len(slow) - 1, 'other operator')}" if len(slow) > 1 else ""
+    what = (
+        f"The core computes `{first.node}`{where}{also} in float: {macs:,} MACs, {macs / report.macs:.1%} of all, in "
+    )
+    what += f"about {sum(v.cycles for v in slow):,} of its cycles."
+    hint = next((reason.hint for reason in first.reasons if reason.hint), "")
+    return (ReportWarning(WARNING, PRODUCTS_ON_CORE, what, hint, **_place_of_verdict(first)),)
 
 
 def _place_of_verdict(verdict: Verdict) -> dict[str, Any]:

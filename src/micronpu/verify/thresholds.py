@@ -42,7 +42,7 @@ FEWEST_RESAMPLED = 4  # Minimum number of samples for an interval [samples; not 
 BY_CHANCE = 1.645  # Excess of a sum of ranks in 5 % of the cases [standard deviations; normal distribution]
 APART = 8.0  # Ratio of neighbours in sorted order, for parts by themselves [ratio; calculated: three bits]
 CHANNELS = 64  # Maximum number of channels; a longer axis has positions [channels; not measured]
-EMPTY = 2.0**-16  # Ratio to the largest size below which a channel is empty [ratio; not measured]
+EMPTY = 2.0**-24  # Ratio to the largest size below which a channel is empty [ratio; calculated: float32 rounds there]
 SHOWN = 4  # Maximum number of sources, and of channels of one, that are named [names; not measured]
 # Runs before a difference is called an error: one of ten nearly equal values comes first in a few of a hundred runs
 # [runs; 10,000 random networks, seeds 1950 and 7081 (c90a4a45)]

@@ -82,7 +82,9 @@ def test_scales_of_operations():
 def test_times_are_the_sums_of_the_operations(target):
     report = compiled(target).report
     times = {t.processor: t for t in report.latency}
-    calls = times.pop(CALLS, None)
+    calls, in_float = times.pop(CALLS, None), times.pop("core in float", None)
+    assert (in_float.cycles if in_float else 0) == sum(v.cycles for v in report.in_float)
+    assert all(v.cycles for v in report.in_float)
     assert (calls is not None) == (target == "corstone300")
     for title, operations in (("NPU", report.operations), ("core", report.core_operations)):
         time = times.pop("NPU", None) if title == "NPU" else times.popitem()[1] if times else None
