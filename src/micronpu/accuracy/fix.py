@@ -20,8 +20,9 @@ from torch.fx import Node
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.compiler.candidates import Allowed, Cures, Modules, Settings, Tried
 from micronpu.compiler.compile import compile_model
-from micronpu.compiler.precision import Allowed, Cures, Modules, Search, Settings, Tried
+from micronpu.compiler.precision import Search
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one

@@ -185,6 +185,7 @@ def _untried(
         host.report,
         notes=(*host.report.notes, *notes, *io_notes, *searched, *quantized.notes),
         program_bytes=len(buffer),
+        precision="" if frontier is None else frontier.choice,
         inputs=inputs,
         outputs=outputs,
         hashes={"program": hashlib.sha256(buffer).hexdigest()} | hashes,

@@ -120,7 +120,7 @@ def host_part(
         loops = _scans(module, device, first_handle + len(quantized.graph.nodes))
         if core is not None:
             core.adapt(module)
-    partitioning = replace(partitioning, report=_with_prices(partitioning.report, view, device))
+    partitioning = replace(partitioning, report=_with_prices(partitioning.report, quantized, device))
     report = _report(device, partitioning, compiled, graphs, loops)
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
     if loops:
@@ -131,13 +131,13 @@ def host_part(
     return HostPart(module, report, tuple(compiled), reads, graphs)
 
 
-def _with_prices(report: DelegationReport, view: ProgramView, device: Device) -> DelegationReport:
+def _with_prices(report: DelegationReport, quantized: GraphModule, device: Device) -> DelegationReport:
     """Return the report with MACs and cycles of the operators that the core computes in float."""
-    nodes, verdicts = {node.name: node for node in view.graph.nodes}, list(report.verdicts)
+    nodes, verdicts = {node.name: node for node in quantized.graph.nodes}, list(report.verdicts)
     for index, verdict in enumerate(verdicts):
         node = nodes.get(verdict.node)
         if node is not None and not verdict.delegated and not verdict.core:
-            macs = verdict.macs or macs_of(view.program, node)
+            macs = verdict.macs or macs_of(quantized, node)
             values = [value_of(n) for n in (node, *node.all_input_nodes)]
             elements = sum(v.numel() for v in values if isinstance(v, torch.Tensor))
             verdicts[index] = replace(verdict, macs=macs, cycles=float_cycles(macs, elements, device.chip))
@@ -162,9 +162,9 @@ def _report(
     if beside is not None:
         on_core = [*graphs, *(graph for step, count in loops for graph in step.core_graphs * count)]
         latency = (*latency, *beside.latency(on_core))
-    floats = [(v, 1) for v in partitioning.report.verdicts]
-    floats += [(v, count) for step, count in loops for v in step.report.verdicts]
-    latency = (*latency, *float_latency(sum(v.cycles * count for v, count in floats), device.chip))
+    cycles = sum(v.cycles for v in partitioning.report.verdicts)
+    cycles += sum(v.cycles * count for step, count in loops for v in step.report.verdicts)
+    latency = (*latency, *float_latency(cycles, device.chip))
     core_costs = [beside.costs(graph) for graph in graphs] if beside is not None else []
     return replace(
         partitioning.report,

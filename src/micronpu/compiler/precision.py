@@ -1,9 +1,10 @@
 """Search for the program that is nearest to float in the NPU time that the user allows.
 
-1. Corrections that cost nothing on the chip are kept where held-out samples gain.
-2. int16 everywhere is taken where it costs little time, as in recurrent networks.
-3. Otherwise operators become int16 in the order of noise removed per added cycle, conversions between int8 and int16
-   included; whole sets are simulated on held-out samples, and the best are compiled.
+1. int16 everywhere, with corrections, shows whether precision helps. It is taken if it costs little time, as in
+   recurrent networks, or if nothing is near float.
+2. Corrections that cost nothing on the chip are kept where held-out samples gain.
+3. Otherwise operators are given back to int8 as long as the program is near float, in the order of noise removed per
+   added cycle, conversions between int8 and int16 included; whole sets are simulated on held-out samples.
 4. Operators that compute little are left to the core in float where that removes much noise.
 
 A network for which int8 suffices keeps its int8 program, byte for byte.
@@ -12,20 +13,31 @@ A network for which int8 suffices keeps its int8 program, byte for byte.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.base.quiet import quiet
 from micronpu.chips.chip import ACTIVATIONS
 from micronpu.compiler import thresholds as at
+from micronpu.compiler.candidates import (
+    AFTER,
+    CORRECTED,
+    CURES,
+    PROJECTIONS,
+    Allowed,
+    Cures,
+    Modules,
+    Names,
+    Results,
+    Settings,
+    Tried,
+    typed,
+)
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
 from micronpu.frontend.facts import SEARCHED
@@ -36,7 +48,6 @@ from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.data import Trial
 from micronpu.quantize.identities import has_magnitudes
-from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row, float_leaves, run_recordings, sizes_of
@@ -51,116 +62,6 @@ from micronpu.verify.sensitivity import Fidelity, Path, PrecisionPrice, Sensitiv
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
 _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
-_CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
-_PROJECTIONS: Cures = ((("projections", {"projections": True}),),)
-CURES: Cures = (
-    (("adaptive rounding and bias correction", _CORRECTED),),
-    (("ranges by results", {"fit_ranges": True}),),
-)
-"""Settings without a cost on the chip; at most one of each group is kept."""
-_AFTER = frozenset({"fit_ranges", *_CORRECTED})
-"""Corrections of a calibrated model."""
-Settings: TypeAlias = dict[str, Any]
-"""Settings in the form that `micronpu.quantize.settings_file` reads."""
-Modules: TypeAlias = Mapping[str, GraphModule]
-Results: TypeAlias = Mapping[str, list[list[Row]]]
-"""Results of each call of each recording, by method."""
-Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """Limits and functions of a search.
-
-    Attributes:
-        quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
-        price: compiles quantized methods, which are not changed, without verifying the program.
-        slowdown: maximum time of a program, as a multiple of int8's; inf to measure all improvements.
-        activations: of the program that the search starts with.
-        cures: corrections to try, group by group, in addition to projections.
-        helps: returns whether a second program is significantly nearer to float than a first one.
-        has_time: returns whether there is time for another program; called with its name.
-        is_accurate: True if the user requests `NEAR`, even if no decision changes.
-    """
-
-    quantizer: Callable[[str, Settings], StaticQuantizer]
-    price: Callable[[Modules], PrecisionPrice]
-    slowdown: float
-    activations: str = "int8"
-    cures: Cures = CURES
-    helps: Callable[[Fidelity, Fidelity], bool] | None = None
-    has_time: Callable[[str], bool] = lambda name: True
-    is_accurate: bool = False
-
-    @property
-    def everything(self) -> bool:
-        return math.isinf(self.slowdown)
-
-
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """A program that has been evaluated.
-
-    Attributes:
-        activations: of most operators.
-        modules: quantized, by method.
-        settings: in addition to the activations.
-        names: of the corrections among them.
-        more: description of operators with another precision, for the report.
-        calibrated: the float methods with observers, if further corrections are possible; not changed by them.
-        lost: loss of the user's metric against the float model; 0 without a metric.
-        decides_alike: True if there are decisions, or the user's metric, and all are known to equal the float model's.
-        decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
-        results: of each method for each call of its trial.
-    """
-
-    activations: str
-    modules: Modules
-    settings: Settings
-    fidelity: Fidelity
-    names: tuple[str, ...] = ()
-    more: str = ""
-    calibrated: Modules | None = None
-    price: PrecisionPrice | None = None
-    lost: float = 0.0
-    decides_alike: bool = False
-    decides_otherwise: bool = False
-    results: Results | None = None
-
-    @property
-    def module(self) -> GraphModule:
-        """The only module, or the first one."""
-        return next(iter(self.modules.values()))
-
-    @property
-    def is_whole(self) -> bool:
-        """True if single operators are not evaluated: those of several methods, and of loops, which run slowly."""
-        return len(self.modules) > 1 or any(loops_of(self.module))
-
-    @property
-    def name(self) -> str:
-        """Return its name in the report."""
-        return self.activations + self.more + ("" if self.price else " (not possible on this target)")
-
-    def gains_on(self, other: Tried) -> float:
-        """Return dB by which this program is nearer to float; one for each percent of the user's metric."""
-        if abs(self.lost - other.lost) > at.METRIC:
-            return 100 * (other.lost - self.lost)
-        return self.fidelity.gains_on(other.fidelity)
-
-    @property
-    def is_near(self) -> bool:
-        """Return True if it is near float by the outputs and by decisions, and as good by the user's metric."""
-        return self.lost < at.LOST and self.fidelity.score >= at.NEAR and not self.decides_otherwise
-
-    @property
-    def serves(self) -> bool:
-        """Return True if it is known to be as good as float, so that the search ends."""
-        return self.is_near or (self.lost < at.LOST and self.decides_alike)
-
-    @property
-    def cycles(self) -> float:
-        return math.inf if self.price is None else self.price.cycles
 
 
 @dataclass(frozen=True)
@@ -299,30 +200,33 @@ class Search:
             start: with its price.
         """
         most, everything = self.allowed.slowdown * start.cycles, self.allowed.everything
-        first = self.corrected(start, _PROJECTIONS)
+        first = self.corrected(start, PROJECTIONS)
         tried = [start] if first.settings == start.settings else [start, first]
         wide = self.everywhere(first) if self.has_int16 and start.price is not None and not everything else None
-        if wide is None or wide.cycles > most or not (wide.is_near or wide.gains_on(first) >= at.MOST_CORRECTED):
+        # Where the cheapest is wanted and int16 everywhere is near float, fewer operators in int16 may be.
+        free = at.CHEAP * start.cycles if self.allowed.is_cheapest and wide is not None and wide.reaches else most
+        is_dear = wide is not None and wide.cycles > free
+        if wide is None or is_dear or not (wide.is_near or wide.gains_on(first) >= at.MOST_CORRECTED):
             narrow = self.corrected(first, self.allowed.cures)
             narrow = self.priced(narrow) if everything else narrow
             tried = [*(tried if everything else tried[:-1]), narrow]
             if everything and self.has_int16 and start.price is not None:
                 wide = self.everywhere(narrow)
-            if (wide is not None and wide.cycles > most and not narrow.is_near) or everything:
+            if (is_dear and not narrow.reaches) or everything:
                 tried += self.mixed(narrow, wide, most)
         return tried if wide is None else [*tried, wide]
 
     def everywhere(self, first: Tried) -> Tried | None:
         """Return the program with int16 everywhere except operators on the core; None if there is none."""
-        cured = merged(first.settings, _CORRECTED | ({"projections": True} if self.has_magnitudes else {}))
-        own = [name for group in (*_PROJECTIONS, *CURES) for name, cure in group if cure.items() <= cured.items()]
+        cured = merged(first.settings, CORRECTED | ({"projections": True} if self.has_magnitudes else {}))
+        own = [name for group in (*PROJECTIONS, *CURES) for name, cure in group if cure.items() <= cured.items()]
         names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
         wide = self.quantized("int16", cured, names, first.more)
         self.attempts += [] if wide is None else [("int16 everywhere", first, wide)]
         near = wide is not None and wide.lost < at.LOST and wide.fidelity.score >= at.NEAR
         if wide is None or not (near or self.allowed.everything):  # one of the corrections may do harm
             wide = self.quantized("int16", first.settings, first.names, first.more)
-            return None if wide is None else self.corrected(self.priced(wide), (*_PROJECTIONS, *self.allowed.cures))
+            return None if wide is None else self.corrected(self.priced(wide), (*PROJECTIONS, *self.allowed.cures))
         return self.priced(wide)
 
     def rated(
@@ -330,7 +234,7 @@ class Search:
         activations: str,
         modules: Modules,
         settings: Settings,
-        names: tuple[str, ...] = (),
+        names: Names = (),
         more: str = "",
         results: Results | None = None,
     ) -> Tried:
@@ -341,7 +245,8 @@ class Search:
         """
         if results is None:
             results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
-        fidelity, losses, alike, differs = self.fidelity_of(self.trials, results), list[float](), True, False
+        fidelity, losses = self.fidelity_of(self.trials, results), list[float]()
+        alike, differs, has_decisions = True, False, True
         for name, trial in self.trials.items():
             own = self.fidelity_of({name: trial}, results)
             judges = trial.metric is not None or own.score >= at.FAR
@@ -356,14 +261,18 @@ class Search:
                 differs = differs or accuracy.decides_otherwise or wants_equal
             if accuracy is not None and metric is None:  # a part of an output may differ, as scores beside pixels
                 differs = differs or (accuracy.sqnr is not None and accuracy.sqnr < at.FAR)
-            if at.NEAR <= own.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
-                most = CHANGED if not self.count else CHANGED / 2
+            # A search starts where it is sure to be needed, and ends well below.
+            if at.NEAR <= own.score < (math.inf if self.count else EXPLAINED):
+                most = at.LEFT_CHANGED if self.count else CHANGED
                 differs = differs or expected_changes(results[name], trial) > most
+            has_decisions = has_decisions and (agreement is not None or metric is not None)
             decides = agreement == 1.0 or (agreement is None and metric is not None) or own.score >= at.NEAR
             alike = alike and decides and not self.allowed.is_accurate and own.score >= at.FAR
         alike = alike and fidelity.score < at.NEAR
-        made = Tried(activations, modules, settings, fidelity, names, more, lost=max(losses, default=0.0))
-        return replace(made, decides_alike=alike, decides_otherwise=differs, results=results)
+        made = Tried(
+            activations, modules, settings, fidelity, names, more, lost=max(losses, default=0.0), results=results
+        )
+        return replace(made, decides_alike=alike, decides_otherwise=differs, has_decisions=has_decisions)
 
     @staticmethod
     def fidelity_of(trials: Mapping[str, Trial], results: Results) -> Fidelity:
@@ -373,12 +282,7 @@ class Search:
         return Fidelity.of(exact, found, [len(calls) for trial in trials.values() for calls in trial.recordings])
 
     def quantized(
-        self,
-        activations: str,
-        settings: Settings,
-        names: tuple[str, ...] = (),
-        more: str = "",
-        known: Modules | None = None,
+        self, activations: str, settings: Settings, names: Names = (), more: str = "", known: Modules | None = None
     ) -> Tried | None:
         """Return a program, or the earlier one of the same settings; None if it cannot be made, or not in the time."""
         for _, _, done in self.attempts:
@@ -394,12 +298,7 @@ class Search:
             return None
 
     def made(
-        self,
-        activations: str,
-        settings: Settings,
-        names: tuple[str, ...] = (),
-        more: str = "",
-        known: Modules | None = None,
+        self, activations: str, settings: Settings, names: Names = (), more: str = "", known: Modules | None = None
     ) -> Tried:
         """Return a new program.
 
@@ -437,7 +336,7 @@ class Search:
                 settings = merged(tried.settings, cure)
                 if self.is_idle(tried, cure, settings):
                     continue
-                same, names = set(cure) <= _AFTER, (*tried.names, name)
+                same, names = set(cure) <= AFTER, (*tried.names, name)
                 made = self.quantized(tried.activations, settings, names, tried.more, known if same else None)
                 if made is None:
                     continue
@@ -470,33 +369,37 @@ class Search:
         return bool(observers) and "fit_ranges" in tried.settings
 
     def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
-        """Return the best set of operators in int16 within the time, compiled, or all sets; [] if there is none."""
+        """Return programs with operators in int16 within the time; the path to int16 everywhere is bisected.
+
+        The next set is a smaller one after a program near float or one that takes too long, else a larger one.  Where
+        int16 everywhere is near float, and the cheapest is wanted, only sets near float are compiled.
+        """
         if wide is None or narrow.is_whole or narrow.price is None:
             return []
-        most, cycles = min(most, wide.cycles), self._by_name(narrow)
+        path, found = self.path(narrow, wide), list[Tried]()
+        first, last, is_back = 0, len(path.steps), self.allowed.is_cheapest and wide.reaches and wide.cycles <= most
+        for _ in range(at.MOST_SETS + self.allowed.everything):
+            if (middle := (first + last) // 2) == first:
+                break
+            parts = path.steps[middle - 1][0]
+            nodes = {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}}
+            more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
+            # A correction that harms int8 may help a mixture.
+            made = self.quantized("int8", merged(merged(narrow.settings, CORRECTED), nodes), narrow.names, more)
+            made = made if made is None or (is_back and not made.reaches) else self.priced(made)
+            fits = made is not None and made.cycles <= min(most, wide.cycles)
+            found += [made] if made is not None and fits else []
+            is_larger = made is not None and not made.reaches and (fits or is_back)
+            first, last = (middle, last) if is_larger else (first, middle)
+        return found
+
+    def path(self, narrow: Tried, wide: Tried) -> Path:
+        """Return the operators in the order in which they become int16."""
+        cycles = self._by_name(narrow)
         # int16 everywhere may need more memory than the chip has, and some operators in int16 may not.
         dearer = {n: at.WIDE_COST * own for n, own in cycles.items()} if wide.price is None else self._by_name(wide)
         sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow)[0], wide=True)
-        path = Path(sensitivity, cycles, dearer)
-        found: list[Tried] = []
-        done: set[frozenset[str]] = set()
-        room, longer = most - narrow.cycles, 1.0  # longer: measured cycles relative to predicted ones
-        while len(done) < at.MOST_SETS + self.allowed.everything and (parts := path.best(room / longer, done)):
-            done.add(parts)
-            more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
-            settings = merged(narrow.settings, {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}})
-            if (made := self.quantized("int8", settings, narrow.names, more)) is None:
-                continue
-            made = self.priced(made)
-            if made.cycles > most:
-                price = max(path.price(parts), at.LEAST_PRICE * room)
-                # A set of half the price may fit into the memory.
-                longer = max(longer, (made.cycles - narrow.cycles) / price if made.price else 2 * longer)
-                continue
-            found.append(made)
-            if not self.allowed.everything:
-                break
-        return found
+        return Path(sensitivity, cycles, dearer)
 
     def for_order(self, tried: Tried, noisiest: bool = True) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
         """Return samples, or first calls of recordings, with most noise or of any, and the float model's results."""
@@ -564,7 +467,10 @@ class Search:
         return made if made.cycles <= max(most, best.cycles) else best
 
     def best(self, tried: Sequence[Tried], most: float) -> Tried:
-        """Return the nearest program within the time, the fastest of those that are as near."""
+        """Return the cheapest program near float, or else the nearest within the time, the fastest of those as near."""
+        near = [t for t in tried if t.reaches and t.cycles <= most]
+        if near and self.allowed.is_cheapest:
+            return min(near, key=lambda t: t.cycles)
         best = tried[0]
         for other in sorted(tried[1:], key=lambda t: t.cycles):
             if other.cycles <= most and other.gains_on(best) >= at.PAID_GAIN:
@@ -573,9 +479,11 @@ class Search:
 
     def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried) -> Frontier:
         """Return the measurements, for the report."""
-        every = tried if any(t is best for t in tried) else [*tried, best]
+        every = list(tried) if any(t is best for t in tried) else [*tried, best]
+        if self.allowed.is_cheapest and best.name != start.name and not any(t is start for t in tried):
+            every.insert(0, start)
         points = tuple(
-            Point(t.name, t.fidelity.worst, getattr(t.price, "milliseconds", None), t is best, _typed(t, best, start))
+            Point(t.name, t.fidelity.worst, getattr(t.price, "milliseconds", None), t is best, typed(t, best, start))
             for t in every
         )
         weights = activations = math.inf
@@ -583,19 +491,6 @@ class Search:
             recordings, exact = self.for_order(best, noisiest=False)
             weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
         return Frontier(points, self.calls, weights, activations, best.is_near)
-
-
-def _typed(tried: Tried, best: Tried, start: Tried) -> str:
-    """Return the option for a program that was not chosen; "" if that gains little, or it cannot be compiled."""
-    if tried is best or tried.price is None or tried.gains_on(best) < at.PAID_GAIN:
-        return ""
-    if len(tried.settings.get("nodes", ())) > at.MOST_TYPED:
-        factor = math.ceil(10 * tried.cycles / start.cycles) / 10
-        return f'quantization=Quantization(activations="auto", max_slowdown={factor:g})'
-    if not tried.settings:
-        return f'quantization="{tried.activations}"'
-    settings = json.dumps(tried.settings).replace("true", "True")
-    return f'quantization=Quantization(activations="{tried.activations}", settings={settings})'
 
 
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:

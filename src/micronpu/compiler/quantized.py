@@ -20,8 +20,9 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
+from micronpu.compiler.candidates import Allowed
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.precision import Allowed, chosen
+from micronpu.compiler.precision import chosen
 from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative

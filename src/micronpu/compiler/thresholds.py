@@ -9,6 +9,12 @@ NEAR = 26.0
 # Distance from which int8 suffices if no decision changes on held-out samples [dB; real networks, none below is as good
 # as float (2bed7126)]
 FAR = 20.0
+# Distance at which a search ends for outputs without decisions [dB; MTCNN's first network, F1: 0.970 at 28.3, 0.988 at
+# 35.0; selfie segmentation, IoU: 0.989 at 31.4]
+REACHED = 32.0
+# Expected share of changed decisions with which a search ends [share; fer: 1 % expected, 2.5 % change, at 35 dB]
+LEFT_CHANGED = 0.005
+CHEAP = 1.1  # Time of int16 everywhere up to which nothing is given back to int8 [times int8's; not measured]
 FREE_GAIN = 0.5  # Minimum gain of a correction on held-out samples [dB; not measured]
 PAID_GAIN = 1.0  # Minimum gain of a program that takes more time [dB; not measured]
 # Gain that corrections of an int8 program do not reach [dB; at most 9 in the measured networks (278a220e)]
@@ -31,6 +37,5 @@ MOST_ON_CORE = 12  # Maximum number of such operators [operators; riann needs si
 METRIC = 1e-3  # Minimum difference of the user's metric that decides between two programs [metric; not measured]
 LOST = 1e-2  # Maximum loss of the user's metric that counts as none [metric; not measured]
 MOST_TYPED = 4  # Maximum number of operators whose settings the report shows [operators; not measured]
-LEAST_PRICE = 0.01  # Smallest price of a set of operators [share of the time that is left; not measured]
 SMALL_WORK = 0.01  # Maximum work of an operator that is moved to the core [share of all work; not measured]
 LEAST_NOISE = 0.01  # Noise of an operator alone over that of all others from which it is tried [ratio; not measured]

@@ -27,9 +27,10 @@ class Quantization:
     Attributes:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         activations: "int8", or "int16" if the NPU supports it; weights are always int8.  "auto", of `micronpu.compile`:
-            int8 if that is near float, and otherwise the nearest program that takes at most 10 % more time than int8,
-            with int16, or float on the core, for some operators.  "accurate" allows twice the time.  None is "auto" in
-            `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See docs/quantization.md.
+            int8 if that is near float, and otherwise the cheapest program near float that takes at most twice int8's
+            time, with int16, or float on the core, for some operators.  "accurate" chooses the nearest one.  None is
+            "auto" in `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See
+            docs/quantization.md.
         max_slowdown: for "auto" and "accurate", the maximum time of a program, as a multiple of int8's.
         io: "int8", "uint8" or "int16" for integer inputs and outputs, see ``program.integer_io``; None for floats.
             uint8 numbers are 128 more than int8's.

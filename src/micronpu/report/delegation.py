@@ -68,6 +68,7 @@ class Headline:
                 f"Flash: {memory.flash:,} bytes{_verdict(program)}",
                 f"SRAM: {memory.sram:,} bytes{_verdict(regions.get('sram'))}",
                 f"Accuracy: {'not measured' if accuracy is None else _accuracy(accuracy)}",
+                *([f"Precision: {report.precision}"] if report.precision else []),
                 *lines,
             ]
         return cls(
@@ -105,6 +106,7 @@ class DelegationReport(JsonReport):
         accuracy: comparison of the program with the float model and with the quantized one, on held-out samples if
             there are enough; None if not requested, or if the program cannot run on this machine.
         sparsity: result for each layer of a network that was made sparse; None if not requested.
+        precision: precision that a search chose, with what int8 would give and its option; "" for int8, or no search.
         has_npu: False for a core alone, on which operators in int8 count as placed.
         inputs, outputs: of the program, in order; empty before compilation.
         tools: versions of the tools that made the program, by name.
@@ -130,6 +132,7 @@ class DelegationReport(JsonReport):
     operations: tuple[Operation, ...] = ()
     program_bytes: int = 0
     latency: tuple[Latency, ...] = ()
+    precision: str = ""
     has_npu: bool = True
     agreement: Agreement | None = None
     accuracy: ProgramAccuracy | None = None

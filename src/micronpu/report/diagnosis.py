@@ -296,6 +296,16 @@ class Frontier:
         return replace(self, points=points)
 
     @property
+    def choice(self) -> str:
+        """Return the chosen precision beside the first program, which is chosen by an option; "" if that is chosen."""
+        first, chosen = self.points[0], next(p for p in self.points if p.is_chosen)
+        if chosen.name == first.name or not first.hint:
+            return ""
+        time = "" if first.milliseconds is None else f", {first.milliseconds:.3g} ms"
+        option = first.hint.replace("=", " ").replace('"', "")
+        return f"{chosen.name}; {first.name} has {decibel_text(first.sqnr)}{time}: {first.hint}, --{option}"
+
+    @property
     def measured(self) -> str:
         """Return accuracy and time of each program."""
         shown = " \N{MIDDLE DOT} ".join(map(str, sorted(self.points, key=lambda p: p.sqnr)))

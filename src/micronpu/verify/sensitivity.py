@@ -36,7 +36,7 @@ from micronpu.quantize.running import (
 from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
 from micronpu.report.accuracy import decibels
 from micronpu.report.delegation import DelegationReport
-from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, STOPS, UP
+from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, UP
 
 
 @dataclass(frozen=True)
@@ -332,8 +332,6 @@ class Path:
 
     def __init__(self, sensitivity: Sensitivity, narrow: Mapping[str, float], wide: Mapping[str, float]) -> None:
         self.steps: list[tuple[frozenset[str], float]] = []
-        self._sensitivity = sensitivity
-        self._noise: dict[frozenset[str], float] = {}
         names = {name for value in sensitivity.values for name in value.parts}
         self._added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
         self._near: dict[str, list[RoundedValue]] = {name: [] for name in names}
@@ -359,21 +357,6 @@ class Path:
             self.steps.append((frozenset(done), total))
             waiting = {value: noise for value, noise in waiting.items() if not value.parts <= done}
 
-    def best(self, cycles: float, done: Collection[frozenset[str]] = ()) -> frozenset[str]:
-        """Return the operators with which least noise is left, of several sets that add at most so many cycles; no
-        operators if there is no other set.
-
-        Args:
-            done: sets that are not returned.
-        """
-        first = [value.parts for value in self._sensitivity.ordered()[:1]]
-        sets = {*(self.within(part * cycles) for part in STOPS), *(s for s in first if self.price(s) <= cycles)}
-        left = sorted((s for s in sets if s and s not in done), key=sorted)
-        for parts in left:
-            if parts not in self._noise:
-                self._noise[parts] = self._sensitivity.without(parts)
-        return min(left, key=self._noise.__getitem__, default=frozenset())
-
     def price(self, parts: frozenset[str], done: Collection[str] = ()) -> float:
         """Return the cycles that int16 adds to some operators, with conversions; those of `done` are int16 already."""
         after = parts.union(done)
@@ -383,10 +366,6 @@ class Path:
     def _touched(self, parts: frozenset[str]) -> list[RoundedValue]:
         """Return the values that some operators compute or read."""
         return list(dict.fromkeys(value for name in sorted(parts) for value in self._near[name]))
-
-    def within(self, cycles: float) -> frozenset[str]:
-        """Return the longest prefix of the path that adds at most so many cycles."""
-        return max((s for s, price in self.steps if price <= cycles), key=len, default=frozenset())
 
 
 def _conversion(value: RoundedValue, wide: Collection[str]) -> float:

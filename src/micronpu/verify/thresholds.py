@@ -77,7 +77,6 @@ SEVERAL = 4
 # Maximum number of values that are measured alone: those with the largest rounding noise [values; not measured]
 MOST_ORDERED = 64
 AT_ONCE = 16  # Values that are measured in one run; more would keep more outputs in memory [values; not measured]
-STOPS = (0.2, 0.5, 1.0)  # Parts of the additional time at which a set of operators is simulated [share; not measured]
 DOWN = 3.2  # Time of a conversion from int16 to int8 [NPU cycles per element; Vela's figures of pnet]
 UP = 1.03  # Time of a conversion from int8 to int16 [NPU cycles per element; Vela's figures of pnet]
 INTERVAL = (2.5, 97.5)  # Percentiles of the interval of a metric [percent; 95 % of resamples, by convention]

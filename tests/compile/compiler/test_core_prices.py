@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import micronpu
-from micronpu.compiler.precision import Search, Tried, allowed_by
+from micronpu.compiler.candidates import Tried
+from micronpu.compiler.precision import Search, allowed_by
 from micronpu.quantize.data import Trial
 from micronpu.quantize.quantization import Quantization
 from micronpu.report.delegation import DelegationReport

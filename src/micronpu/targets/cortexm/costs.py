@@ -31,10 +31,8 @@ def _comes_back(node: Node) -> bool:
     return not isinstance(node.op, ArgMax)
 
 
-SOFT_FLOAT = 8.0
-"""Cycles of an operation of a core without floats over those of one with them; assumed."""
-FLOAT_BAND = (0.25, 3.0)
-"""Range of true over estimated cycles of portable float kernels; assumed, since nothing is published."""
+SOFT_FLOAT = 8.0  # Cycles of an operation of a core without floats over those of one with them; assumed.
+FLOAT_BAND = (0.25, 3.0)  # Of portable float kernels; assumed, since nothing is published.
 
 
 def float_cycles(macs: int, elements: int, chip: Chip | None) -> int:
