@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
+from micronpu.compiler.float_kernels import float_cycles, float_latency
 from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView, value_of
 from micronpu.frontend.units import macs_of
@@ -36,7 +37,6 @@ from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation, together
 from micronpu.report.texts import plural
-from micronpu.targets.cortexm.costs import float_cycles, float_latency
 
 ENERGY = "not published for this chip"
 

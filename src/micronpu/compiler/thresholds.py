@@ -32,6 +32,11 @@ FIT_WORK = 4_000_000_000  # Maximum work of the search for ranges [MACs; not mea
 CLOSE = 40.0  # Distance up to which operators are moved to the core [dB; not measured]
 CORE_GAIN = 3.0  # Minimum gain by operators on the core [dB; not measured]
 CORE_CYCLES = 30.0  # Time of an operator that computes in float [core cycles per element; not measured]
+# Time of portable float kernels, as of operators between parts of a Neutron: int8 takes 0.26 to 0.31 MAC a cycle of a
+# Cortex-M33 in NXP's figures, and float is assumed to reach two thirds [core cycles; not measured]
+FLOAT_MAC, FLOAT_ELEMENT, FLOAT_CALL = 5, 40, 2_000
+SOFT_FLOAT = 8.0  # Time of such a kernel on a core without floats over that on one with them [ratio; not measured]
+FLOAT_BAND = (0.25, 3.0)  # True over estimated time of such kernels [ratio; not measured]
 CORE_ROOM = 20_000.0  # Maximum time of operators that are moved to the core [core cycles; not measured]
 MOST_ON_CORE = 12  # Maximum number of such operators [operators; riann needs six (f38f8cd9)]
 METRIC = 1e-3  # Minimum difference of the user's metric that decides between two programs [metric; not measured]

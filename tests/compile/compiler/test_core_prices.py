@@ -11,11 +11,11 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.candidates import Tried
+from micronpu.compiler.float_kernels import float_cycles
 from micronpu.compiler.precision import Search, allowed_by
 from micronpu.quantize.data import Trial
 from micronpu.quantize.quantization import Quantization
 from micronpu.report.delegation import DelegationReport
-from micronpu.targets.cortexm.costs import float_cycles
 from micronpu.targets.registry import device_for
 from micronpu.verify.sensitivity import Fidelity, PrecisionPrice
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from micronpu.chips import Chip
-from micronpu.chips.core import CORES, Core, InstructionSet
+from micronpu.chips.core import Core, InstructionSet
 from micronpu.ir.graph import Graph, Node
 from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import Reshape
@@ -19,7 +18,6 @@ from micronpu.report.operations import Cost, Latency
 CYCLES_PER_MAC = 5
 CYCLES_PER_ELEMENT = 40
 CYCLES_PER_CALL = 20_000
-CYCLES_PER_FLOAT_CALL = 2_000
 CALLS = 4  # dequantize, the operator, quantize, and a second delegate call after it
 
 
@@ -29,29 +27,6 @@ def _comes_back(node: Node) -> bool:
     False after an index: it is an output of the program, which dequantizes its outputs anyway.
     """
     return not isinstance(node.op, ArgMax)
-
-
-SOFT_FLOAT = 8.0  # Cycles of an operation of a core without floats over those of one with them; assumed.
-FLOAT_BAND = (0.25, 3.0)  # Of portable float kernels; assumed, since nothing is published.
-
-
-def float_cycles(macs: int, elements: int, chip: Chip | None) -> int:
-    """Estimated cycles of an operator in a portable float kernel, by default on a core that computes with floats.
-
-    Args:
-        elements: of the tensors that it reads and writes.
-    """
-    core = CORES.get(chip.core) if chip is not None else None
-    slower = SOFT_FLOAT if core is not None and core.instructions is InstructionSet.SCALAR else 1.0
-    return round(CYCLES_PER_FLOAT_CALL + slower * (elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC))
-
-
-def float_latency(cycles: int, chip: Chip | None) -> tuple[Latency, ...]:
-    """Estimated time of operators in float; empty if there are none, or the clock is unknown."""
-    clock_mhz = None if chip is None else chip.core_clock_mhz
-    if not cycles or clock_mhz is None:
-        return ()
-    return (Latency("core in float", cycles, clock_mhz, *FLOAT_BAND, "assumed cycles of an element and of a MAC"),)
 
 
 def host_cycles(node: Node) -> int:
