@@ -94,6 +94,7 @@ def compile_model(
             the program takes the inputs in the dictionary's order.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
+            Of a generator, at most 48 MB of rows are kept, evenly spread: every second one, every fourth, and so on.
             For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states are reset for
             each; see docs/streaming.md.
         train: function that trains a module in place: quantization-aware training of a float model, instead of

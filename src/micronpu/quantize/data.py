@@ -93,6 +93,9 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
         examples: the example inputs.
         kind: what the data is for, as messages call it.
 
+    Of a generator for calibration, rows are kept up to `STREAM_BYTES`, evenly spread: if they are more, every second,
+    fourth, and so on.
+
     Raises:
         ModelError: there is none, or an item has another number of inputs, shape, dtype, or holds NaN or infinity.
     """
@@ -107,8 +110,16 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
             hint="[x1, x2, ...]",
         )
     batches: list[Row] = []
+    is_stream = kind == "calibration" and not hasattr(calibration, "__len__")
+    step, seen = 1, 0
     for number, item in enumerate(in_turn(calibration, kind)):
-        batches += _rows(_checked(f"{kind.capitalize()} item {number}", item, examples), examples)
+        for row in _rows(_checked(f"{kind.capitalize()} item {number}", item, examples), examples):
+            if seen % step == 0:
+                batches.append(tuple(map(torch.clone, row)) if is_stream else row)
+            seen += 1
+        size = sum(t.nbytes for t in batches[0]) * len(batches) if is_stream and batches else 0
+        if size > thresholds.STREAM_BYTES and len(batches) > thresholds.LEAST_OF_STREAM:
+            batches, step = batches[::2], 2 * step
     if not batches:
         raise ModelError(f"The {kind} data is empty.", hint="pass some dozens of typical inputs")
     return batches
@@ -118,11 +129,14 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
     """The items of a user's data.
 
     Raises:
-        ModelError: the user's code fails.
+        ModelError: the user's code fails, or a generator does not end.
     """
     number = 0
     try:
         for item in data:
+            if number >= thresholds.MOST_ITEMS and not hasattr(data, "__len__"):
+                what = f"The {kind} data is a generator of more than {thresholds.MOST_ITEMS:,} items; it may not end."
+                raise ModelError(what, hint="itertools.islice(data, 1000)")
             yield item
             number += 1
     except MicroNpuError:

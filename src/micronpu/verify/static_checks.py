@@ -180,6 +180,18 @@ def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
     return min(ends), max(ends)
 
 
+def _moments(values: Sequence[torch.Tensor], axis: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return standard deviation and mean of each feature; one tensor at a time is copied to float64."""
+    total, squares = torch.zeros(values[0].shape[axis]).double(), torch.zeros(values[0].shape[axis]).double()
+    count = sum(value.numel() for value in values) // len(total)
+    for value in values:
+        total += value.detach().double().movedim(axis, 0).flatten(1).sum(1)
+    means = total / count
+    for value in values:
+        squares += (value.detach().double().movedim(axis, 0).flatten(1) - means[:, None]).square_().sum(1)
+    return (squares / max(count - 1, 1)).sqrt(), means
+
+
 def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> ReportWarning | None:
     """Return a warning about a feature that varies by less than an LSB, or that is constant."""
     first = values[0]
@@ -191,8 +203,7 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
     for axis in {1} if first.dim() == 4 else {1, first.dim() - 1}:
         if not 2 <= first.shape[axis] <= thresholds.FEATURES:
             continue
-        features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
-        deviations, means = torch.std_mean(features, 1)
+        deviations, means = _moments(values, axis)
         varies = deviations > thresholds.VARIES * means.abs()
         deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
