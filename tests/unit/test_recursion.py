@@ -50,7 +50,7 @@ BOUNDED = {
     "frontend/model_files/onnx.py": {"_walk": "an If in an If: protobuf reads 100 nested messages"},
     "frontend/positions.py": {"_fits": NESTED},
     "ops/pooling.py": {"_adaptive_max_to_pools.build": "axes"},
-    "ops/signs.py": {"_Bounds.of": "a stated depth"},
+    "ops/bounds.py": {"never_negative.of"},
     "partition/host_block.py": {
         **dict.fromkeys(("_Builder.run", "_Builder.run.call", "_Builder._module"), MODULES),
         **dict.fromkeys(("tensors_of", "_leave_out_unread"), FLOW),

@@ -11,8 +11,10 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import attribute, states_of
+from micronpu.ir.facts import ANY, POSITIVE
+from micronpu.ir.lowering import facts_of
 from micronpu.ops import facts
-from micronpu.ops.slicing import CONCATENATIONS, SELECTIONS, SLICES
+from micronpu.ops.slicing import SELECTIONS, SLICES
 
 _INTEGERS = (torch.int64, torch.int32)
 _Bounds: TypeAlias = tuple[Node | None, int, int]
@@ -101,10 +103,9 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
     picked = node.args[0] if name in (*SELECTIONS, *SLICES) else _same(node)
     if picked in found:
         return True
-    keeps = facts.name_of(name) in facts.NOT_NEGATIVE and arguments(node).get("alpha", 1) >= 0
-    if not keeps or not is_position(node):
+    if not name or not is_position(node):
         return False
-    return all(_fits(operand, found) for operand in (node.args[:1] if name in CONCATENATIONS else node.args[:2]))
+    return facts_of(name).range_of(arguments(node), lambda x: POSITIVE if _fits(x, found) else ANY)[0] >= 0
 
 
 def not_negative(module: GraphModule) -> set[Node]:

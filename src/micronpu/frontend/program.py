@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
-from micronpu.ops import calls, truths
+from micronpu.ops import calls, movement
 from micronpu.upstream.executorch import operator_behind
 from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
 
@@ -192,7 +192,7 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
-CASTS = (*truths.CASTS, "_to_dim_order_copy.default")
+CASTS = (*movement.CASTS, "_to_dim_order_copy.default")
 
 
 def is_float_cast(node: Node) -> bool:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments
+from micronpu.ir.facts import Facts
 from micronpu.ir.types import DType
 
 
@@ -288,7 +289,35 @@ def add_lowering(lowering: Lowering) -> None:
 Function = TypeVar("Function", bound=Decompose)
 
 
-def decomposes(*overloads: str, early: bool = False, decides: bool = False) -> Callable[[Function], Function]:
+FACTS: dict[str, Facts] = {}
+"""The facts of each overload that has some."""
+_NOTHING = Facts()
+
+
+def facts_of(overload: str) -> Facts:
+    """Return the facts of an overload: its own, or those of the one that is not in place, or that takes tensors."""
+    name, _, form = overload.partition(".")
+    plain = f"{name.rstrip('_')}.{form}"
+    return FACTS.get(overload) or FACTS.get(plain) or FACTS.get(plain.replace(".Scalar", ".Tensor")) or _NOTHING
+
+
+def states(*overloads: str, facts: Facts | None) -> None:
+    """Declare the facts of overloads, if any; lowerings take them as an argument, if all overloads have the same.
+
+    Raises:
+        InternalError: the facts of an overload are stated already.
+    """
+    if facts is None:
+        return
+    for overload in overloads:
+        if overload in FACTS:
+            raise InternalError(f"The facts of {overload} are stated twice.")
+        FACTS[overload] = facts
+
+
+def decomposes(
+    *overloads: str, early: bool = False, decides: bool = False, facts: Facts | None = None
+) -> Callable[[Function], Function]:
     """Register ``decompose(write)`` for overloads; the function's name is that of the rewrite, its docstring the
     description for users.
 
@@ -296,6 +325,7 @@ def decomposes(*overloads: str, early: bool = False, decides: bool = False) -> C
 
     Args:
         early, decides: see `Decomposition`.
+        facts: of the overloads.
     """
 
     def register(decompose: Function) -> Function:
@@ -305,6 +335,7 @@ def decomposes(*overloads: str, early: bool = False, decides: bool = False) -> C
             raise InternalError(f"The decomposition {name} has no docstring, which is what users read.")
         for overload in overloads:
             add_lowering(Decomposition(overload, name, sentence, decompose, early=early, decides=decides))
+        states(*overloads, facts=facts)
         return decompose
 
     return register

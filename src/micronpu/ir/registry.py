@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from typing_extensions import dataclass_transform
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.facts import Facts, keeps
 from micronpu.ir.graph import Tensor
-from micronpu.ir.lowering import LOWERINGS, Kind, Lowering, add_lowering
+from micronpu.ir.lowering import LOWERINGS, Kind, Lowering, add_lowering, states
 from micronpu.ir.op import Op, QuantizationRule
 
 OpClass = TypeVar("OpClass", bound=type[Op])
@@ -34,7 +35,6 @@ class AtenImport(Lowering):
         is_activation: this overload is such a clamp.
         moves_only: the operator computes nothing, so it alone does not start a partition.
         is_table: the operator is a table, used only on chips that support lookup tables.
-        elementwise: each result is a function of one element of the only operand, and of numbers.
     """
 
     build: BuildFunction
@@ -44,7 +44,6 @@ class AtenImport(Lowering):
     is_activation: bool = False
     moves_only: bool = False
     is_table: bool = False
-    elementwise: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -66,6 +65,9 @@ class _Imports(Mapping[str, AtenImport]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+
+MOVES = Facts(moves=True, range=keeps, degree=1.0)
+"""Facts of operators that only move or select elements of their operand."""
 
 OPERATORS: dict[str, type[Op]] = {}
 ATEN_IMPORTS: Mapping[str, AtenImport] = _Imports()
@@ -96,11 +98,14 @@ def operator(name: str) -> Callable[[OpClass], OpClass]:
 
 
 def _register_import(pending: tuple[Any, ...], cls: type[Op], member: Any) -> None:
-    overloads, quantization, options = pending
+    overloads, quantization, facts, options = pending
+    if cls.is_elementwise:
+        facts = replace(facts or Facts(), elementwise=True)
     build = member.__get__(None, cls)
     for overload in overloads:
         rule = quantization or cls.quantization
-        add_lowering(AtenImport(overload, build, rule, **options, elementwise=cls.is_elementwise))
+        add_lowering(AtenImport(overload, build, rule, **options))
+    states(*overloads, facts=facts)
 
 
 def from_aten(
@@ -109,11 +114,13 @@ def from_aten(
     fuses: bool = False,
     is_activation: bool = False,
     moves_only: bool = False,
+    facts: Facts | None = None,
     **arguments: str,
 ) -> Callable[[Any], Any]:
     """Mark a class method ``build(cls, node)``, or a class whose base has one, as the importer of ATen overloads.
 
     Args:
+        facts: of the overloads; by default those of operators that only move elements, if it is one.
         arguments: operand name = schema argument name, if they differ (``x="self"`` is the default).
     """
 
@@ -122,7 +129,9 @@ def from_aten(
         names = tuple(({"x": "self"} | arguments).items())
         pending = vars(function).get("_aten_imports", [])
         options = {"fuses": fuses, "is_activation": is_activation, "moves_only": moves_only}
-        pending.append((overloads, quantization, {"arguments": names, **options}))
+        pending.append(
+            (overloads, quantization, facts or (MOVES if moves_only else None), {"arguments": names, **options})
+        )
         setattr(function, "_aten_imports", pending)  # noqa: B010  (a class has no attributes that `vars` could set)
         return method
 
@@ -135,21 +144,20 @@ def imports(
     moves_only: bool = True,
     fuses: bool = False,
     is_table: bool = False,
-    elementwise: bool = False,
+    facts: Facts | None = None,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
     """Mark a function as the importer of ATen overloads that become several operators of micronpu.
 
     Args:
-        arguments: as for `from_aten`.
+        facts, arguments: as for `from_aten`.
     """
 
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:
             names = tuple(({"x": "self"} | arguments).items())
-            add_lowering(
-                AtenImport(overload, build, quantization, names, fuses, False, moves_only, is_table, elementwise)
-            )
+            add_lowering(AtenImport(overload, build, quantization, names, fuses, False, moves_only, is_table))
+        states(*overloads, facts=facts or (MOVES if moves_only else None))
         return build
 
     return mark

@@ -20,11 +20,13 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
 )
 from micronpu.ir.aten import AtenNode
+from micronpu.ir.facts import SIGNS, TRUTHS, Facts, Form
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer
 from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.bounds import sign_of_operand
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.constants import constant_like
 from micronpu.ops.elementwise import Add, Elementwise, Maximum, Mul, emit_binary, tabulated
@@ -48,6 +50,9 @@ def rectified(write: Writer) -> Float:
     return write("relu.default", write.given["self"])
 
 
+_LEAKY = Facts(degree=1.0, by_channel=True, range=sign_of_operand)
+
+
 @operator("leaky_relu")
 class LeakyRelu(Elementwise):
     """x if it is positive, ``slope`` times x otherwise.
@@ -64,7 +69,7 @@ class LeakyRelu(Elementwise):
         below = requantize(x.centered, float32_quotient(y.scale, x.scale, self.slope))
         return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("leaky_relu.default", "leaky_relu_.default")
+    @from_aten("leaky_relu.default", "leaky_relu_.default", facts=_LEAKY)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return rectify(node, node.tensor("x"), np.array([float(node.value("negative_slope"))]))
@@ -229,7 +234,7 @@ class HardSwish(Elementwise):
         result = rounding_right_shift(truncated, -output_shift) + y.zero_point
         return saturate(result, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("hardswish.default", "hardswish_.default")
+    @from_aten("hardswish.default", "hardswish_.default", facts=Facts(range=(-0.375, math.inf)))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
@@ -357,8 +362,11 @@ def wide_sigmoid(
     return np.where(index >= 255, largest, lines), position >= 0
 
 
+_SIGMOID = Facts(form=Form.SIGMOID, range=TRUTHS, tail=lambda y: math.log(1 / y - 1))
+
+
 @operator("sigmoid")
-@from_aten("sigmoid.default", "sigmoid_.default")
+@from_aten("sigmoid.default", "sigmoid_.default", facts=_SIGMOID)
 class Sigmoid(_Saturating):
     """1 / (1 + exp(-x)).
 
@@ -381,7 +389,7 @@ class Sigmoid(_Saturating):
 
 
 @operator("tanh")
-@from_aten("tanh.default", "tanh_.default")
+@from_aten("tanh.default", "tanh_.default", facts=Facts(range=SIGNS, tail=lambda y: math.atanh(1 - y)))
 class Tanh(_Saturating):
     """Hyperbolic tangent.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
 from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.facts import POSITIVE, Facts, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import NewValues, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -40,6 +42,29 @@ _BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
 """Narrow bounds leave few values of the operand's qparams, and may not be representable themselves."""
 
 
+def _clamped(given: Given, of: IntervalOf) -> Interval:
+    """Return the bounds of a clamped operand."""
+    x = of(given["self"])
+    for ends, nearer in ((("min", "min_val"), max), (("max", "max_val"), min)):
+        end = next((given[name] for name in ends if isinstance(given.get(name), (int, float))), None)
+        x = x if end is None else (float(nearer(x[0], end)), float(nearer(x[1], end)))
+    return x
+
+
+_ENDS = {"tail": "the solver reads the ends of clamps themselves"}
+
+
+def _clamps(*names: str, facts: Facts) -> Callable[[Any], Any]:
+    """Mark a method as the importer of clamps, in place and not."""
+    return from_aten(
+        *(f"{name}{place}.default" for name in names for place in ("", "_")),
+        # One with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams.
+        quantization=lambda node: own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED,
+        is_activation=True,
+        facts=facts,
+    )
+
+
 @operator("relu")
 class Relu(Elementwise):
     """A clamp with one of LiteRT's four pairs of bounds, which may change scale and zero point.
@@ -55,16 +80,9 @@ class Relu(Elementwise):
         scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
         return saturate(scaled, *self.kind.limits(y), y.dtype.value)
 
-    @from_aten(
-        *(
-            f"{name}.default"
-            for plain in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max")
-            for name in (plain, f"{plain}_")
-        ),
-        # One with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams.
-        quantization=lambda node: own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED,
-        is_activation=True,
-    )
+    @_clamps("relu", facts=Facts(range=POSITIVE, degree=1.0, adds=True, by_channel=True))
+    @_clamps("relu6", facts=Facts(range=(0.0, 6.0), unknown=_ENDS))
+    @_clamps("hardtanh", "clamp", "clamp_min", "clamp_max", facts=Facts(range=_clamped, adds=True, unknown=_ENDS))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         low, high = clamp_bounds(node)

@@ -15,14 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.facts import TRUTHS, Facts, joined
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.registry import ATEN_IMPORTS, imports
 from micronpu.ir.types import DType, QParams
 from micronpu.ops import softmax  # registers masks of attention before other selections
+from micronpu.ops.bounds import jumps_at
 from micronpu.ops.elementwise import Sub, emit_binary
+from micronpu.ops.movement import CASTS
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
-from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
+from micronpu.ops.truths import GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
 
 COMPARISONS = {name: getattr(operator, name) for name in ("gt", "ge", "lt", "le", "eq", "ne")}
 
@@ -44,7 +47,12 @@ _FINER = 4
 """Divisor of the smaller scale for the difference. It may saturate, since only its sign matters."""
 
 
-@unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=TRUTH, steps=in_steps)
+_AT_NUMBER = Facts(range=TRUTHS, jumps=lambda given: jumps_at(given["other"]))
+_EQUAL = Facts(range=TRUTHS, unknown={"jumps": "the results on both sides of the number are the same"})
+
+
+@unary("gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", quantization=TRUTH, steps=in_steps, facts=_AT_NUMBER)
+@unary("eq.Scalar", "ne.Scalar", quantization=TRUTH, steps=in_steps, facts=_EQUAL)
 def _compare_number(node: AtenArguments) -> RealFunction:
     compare, number = COMPARISONS[node.overload.split(".")[0]], np.float32(node.value("other"))
     return lambda x: compare(x, number)
@@ -56,6 +64,7 @@ def _compare_number(node: AtenArguments) -> RealFunction:
     quantization=replace(TRUTH, activations=("x", "z")),
     moves_only=False,
     is_table=True,
+    facts=Facts(range=TRUTHS),
 )
 def _compare_tensors(node: AtenNode) -> Tensor:
     """x > z -> table(x - z), where the difference has a smaller scale than both."""
@@ -195,14 +204,17 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
     return list(axes) if isinstance(axes, (list, tuple)) else [axes], bool(write.given.get("keepdim"))
 
 
-@decomposes(*CHOICES)
+_CHOICE = Facts(unknown={"affine_in": "a choice is no standardization"})
+
+
+@decomposes(*CHOICES, facts=replace(_CHOICE, range=lambda given, of: joined([of(given["self"]), of(given["other"])])))
 def _choice(write: Writer) -> Float:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for any truth value, and finite a, b"""
     given, scores = write.given, softmax.chosen_scores(write)
     return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
-@decomposes(*FILLS)
+@decomposes(*FILLS, facts=replace(_CHOICE, range=lambda given, of: joined([of(given["self"]), of(given["value"])])))
 def _filled(write: Writer) -> Float:
     """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for any truth value, and finite b"""
     given = write.given

@@ -22,6 +22,7 @@ from micronpu.ir.op import Rescaling, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.bounds import PRODUCT
 from micronpu.ops.constants import fused_activation, int8_weights, quantized_weights, with_bias
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Concat, Slice, sliced
@@ -154,7 +155,7 @@ class Conv2d(_Convolution):
                 accumulators[..., rows] += products.astype(np.int64)
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
-    @from_aten(*CONVOLUTIONS, x="input", fuses=True)
+    @from_aten(*CONVOLUTIONS, x="input", fuses=True, facts=PRODUCT)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return build_convolution(node, 1 if node.overload.startswith("conv1d") else 2)
@@ -347,7 +348,7 @@ class TransposeConv2d(Rescaling):
         accumulators = full[:, c.top : rows - c.bottom, c.left : columns - c.right] + bias.data.astype(np.int64)
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
-    @from_aten(*TRANSPOSED, quantization=weighted(WEIGHT_AXIS), x="input", fuses=True)
+    @from_aten(*TRANSPOSED, quantization=weighted(WEIGHT_AXIS), x="input", fuses=True, facts=PRODUCT)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return build_transposed(node, 1 if node.overload.startswith("conv_transpose1d") else 2)
@@ -357,6 +358,7 @@ class TransposeConv2d(Rescaling):
         quantization=lambda node: weighted(WEIGHT_AXIS if node.value("transposed") else 0),  # for both directions
         x="input",
         fuses=True,
+        facts=PRODUCT,
     )
     @classmethod
     def build_either(cls, node: AtenNode) -> Tensor:

@@ -17,16 +17,17 @@ from micronpu.ir.arithmetic import (
     saturate,
 )
 from micronpu.ir.aten import AtenNode
+from micronpu.ir.facts import Amplifier, Facts, Form, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
-from micronpu.ir.lowering import Float, Writer, decomposes
+from micronpu.ir.lowering import Float, Writer, decomposes, states
 from micronpu.ir.op import Op, Permutation, QuantizationRule, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
+from micronpu.ops.bounds import at_ends, divided, never_negative, squared
 from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.convolution import line_of_layer
 from micronpu.ops.movement import Reshape
-from micronpu.ops.signs import never_negative
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -38,6 +39,40 @@ _ADD_SHIFT = {DType.INT8: 20, DType.INT16: 15}
 
 # Maximum rank for broadcasting in all of LiteRT's kernels (`sub.h`, kMaxBroadcastDim).
 MAX_BROADCAST_RANK = 6
+
+
+def _sum_of(form: Form, x: float, z: float) -> Facts:
+    """Facts of the sum of two operands with factors; the alpha of the second is one of the subtracted."""
+
+    def bounds(given: Given, of: IntervalOf) -> Interval:
+        alpha = given.get("alpha", 1)
+        first, second = (alpha, 1) if form is Form.REVERSED_DIFFERENCE else (1, alpha)
+        return at_ends(lambda a, b: x * first * a + z * second * b, given, of)
+
+    return Facts(form=form, affine_in=("self", "other"), range=bounds, adds=form is Form.SUM)
+
+
+def _is_square(given: Given) -> bool:
+    return given["self"] is given["other"]
+
+
+INVERSE = Amplifier(lambda x: 1 / x, lambda y: 1 / y, divides=True)
+_AS_PRODUCT = QuantizationRule(activations=())
+_OF_TWO = {"degree": "both operands may vary"}
+_PRODUCT = Facts(
+    form=Form.PRODUCT,
+    affine_in=("self", "other"),
+    range=lambda given, of: squared(of(given["self"])) if _is_square(given) else at_ends(float.__mul__, given, of),
+    power=lambda given: 2.0 if _is_square(given) else None,
+    unknown=_OF_TWO,
+)
+_QUOTIENT = Facts(
+    form=Form.QUOTIENT,
+    affine_in=("self",),
+    range=lambda given, of: divided(of(given["self"]), of(given["other"])),
+    amplifier=INVERSE,
+    unknown=_OF_TWO,
+)
 
 
 class Binary(Op):
@@ -196,7 +231,7 @@ class Sum(Binary):
 
 
 @operator("add")
-@from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True)
+@from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True, facts=_sum_of(Form.SUM, 1, 1))
 class Add(Sum):
     """Sum of two tensors, with NumPy's broadcasting.
 
@@ -210,8 +245,8 @@ class Add(Sum):
 
 
 @operator("sub")
-@from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True)
-@from_aten("rsub.Tensor", x="other", z="self", fuses=True)
+@from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True, facts=_sum_of(Form.DIFFERENCE, 1, -1))
+@from_aten("rsub.Tensor", x="other", z="self", fuses=True, facts=_sum_of(Form.REVERSED_DIFFERENCE, -1, 1))
 class Sub(Sum):
     """Difference x - z, with NumPy's broadcasting.
 
@@ -243,14 +278,14 @@ class Mul(Binary):
         scaled = requantize(x.centered * z.centered, float32_quotient(y.scale, x.scale, z.scale)) + y.zero_point
         return saturate(scaled, *self.activation.limits(y), y.dtype.value)
 
-    @from_aten("mul.Tensor", "mul_.Tensor", "multiply.Tensor", z="other", fuses=True)
+    @from_aten("mul.Tensor", "mul_.Tensor", "multiply.Tensor", z="other", fuses=True, facts=_PRODUCT)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return emit_binary(node, cls(fused_activation(node)), node.tensor("x"), node.tensor("z"), node.output)
 
     # Only a division by a constant can be expressed; the quantizer converts it to `mul`, so nothing is annotated here,
     # and quantized programs are imported.
-    @from_aten("div.Tensor", "div_.Tensor", z="other", fuses=True, quantization=QuantizationRule(activations=()))
+    @from_aten("div.Tensor", "div_.Tensor", z="other", fuses=True, quantization=_AS_PRODUCT, facts=_QUOTIENT)
     @classmethod
     def build_division(cls, node: AtenNode) -> Tensor:
         if not node.is_constant("z"):
@@ -318,7 +353,7 @@ EXTREMA = (*_MINIMA, *MAXIMA)
 
 
 @operator("minimum")
-@from_aten(*_MINIMA, z="other")
+@from_aten(*_MINIMA, z="other", facts=Facts(range=lambda given, of: at_ends(min, given, of)))
 class Minimum(Selection):
     """The smaller of two elements, with NumPy's broadcasting.
 
@@ -329,7 +364,7 @@ class Minimum(Selection):
 
 
 @operator("maximum")
-@from_aten(*MAXIMA, z="other")
+@from_aten(*MAXIMA, z="other", facts=Facts(range=lambda given, of: at_ends(max, given, of)))
 class Maximum(Selection):
     """The larger of two elements, with NumPy's broadcasting.
 
@@ -435,6 +470,13 @@ _DIVISIONS = (
 
 
 _ROUNDINGS = {"floor": "floor.default", "trunc": "trunc.default"}
+
+
+_WITH_MODE = dict.fromkeys(("form", "affine_in", "elementwise", "degree", "whole"), "it depends on the rounding")
+states("div.Tensor_mode", "div.Scalar_mode", facts=Facts(unknown=_WITH_MODE))
+states("true_divide.Tensor", facts=_QUOTIENT)
+states("floor_divide.default", facts=Facts(whole=True))
+states("floor_divide.Scalar", facts=Facts(elementwise=True, whole=True, unknown={"jumps": "it is a rounded quotient"}))
 
 
 @decomposes(*_DIVISIONS)

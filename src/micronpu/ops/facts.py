@@ -1,26 +1,21 @@
-"""Facts about ATen operators, the same on every device: about the values of their results, and about axes.
+"""Answers that follow from the facts of ATen operators and from their arguments: lines, indices and axes.
 
-An operator is given by its overload and by its arguments under the names of the schema, as `Call` has them.
+An operator is given by its overload and by its arguments under the names of the schema, as `FloatCall` has them.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from micronpu.ops.comparisons import COMPARISONS
+from micronpu.ir.facts import Form, Given
+from micronpu.ir.lowering import facts_of
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.matmul import LINEAR
-from micronpu.ops.movement import COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
+from micronpu.ops.movement import CASTS, COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.ops.truths import CASTS
-
-Given = Mapping[str, Any]
 
 COPY, WRITE = "copy.default", "copy_.default"
 """Overloads that return the second operand in the shape and type of the first, or write it into the first."""
@@ -39,96 +34,16 @@ CONTIGUOUS = ("_adaptive_avg_pool2d.default", "avg_pool2d.default", "expand_copy
 """Overloads whose kernels in ExecuTorch need a contiguous first operand."""
 SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
 """Operators that write a part of their first operand, and return it unchanged if that part is empty."""
-
-
-class Form(enum.Enum):
-    """Function of the operands of an operator, for rewrites of several operators."""
-
-    SUM = "a + b"
-    DIFFERENCE = "a - b"
-    PRODUCT = "a * b"
-    QUOTIENT = "a / b"
-    NEGATIVE = "-a"
-    EXPONENTIAL = "exp(a)"
-    LOGARITHM = "log(a)"
-    LOGARITHM_OF_MORE = "log(1 + a)"
-    RECIPROCAL = "1 / a"
-    ROOT = "sqrt(a)"
-    MAGNITUDE = "sqrt(a * a + b * b)"
-    SIGMOID = "1 / (1 + exp(-a))"
-    ROW_SUM = "sum of a along axes"
-    ROW_MEAN = "mean of a along axes"
-    ROW_MAXIMUM = "largest of a along axes"
-    MAXIMUM_AND_POSITION = "largest of a along an axis, and where it is"
-
-
-FORMS = {
-    **{"add.Tensor": Form.SUM, "sub.Tensor": Form.DIFFERENCE, "mul.Tensor": Form.PRODUCT, "div.Tensor": Form.QUOTIENT},
-    **{"neg.default": Form.NEGATIVE, "exp.default": Form.EXPONENTIAL, "log.default": Form.LOGARITHM},
-    **{"log1p.default": Form.LOGARITHM_OF_MORE, "reciprocal.default": Form.RECIPROCAL, "sqrt.default": Form.ROOT},
-    **{"sigmoid.default": Form.SIGMOID, "sum.dim_IntList": Form.ROW_SUM, "mean.dim": Form.ROW_MEAN},
-    **{"amax.default": Form.ROW_MAXIMUM, "max.dim": Form.MAXIMUM_AND_POSITION, "hypot.default": Form.MAGNITUDE},
-}
-"""The function that an overload computes, with an ``alpha`` of 1 if it has one."""
-_POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
-_LOGARITHMS = ("log", "log2", "log10")
-BOUNDED = {f"{name}.default" for name in ("acos", "asin", "atanh", "logit")}
-"""Functions on an interval, at whose ends they are steep."""
-_LINEAR = {"mul", "div", "add", "sub", "rsub"}
-AFFINE = {
-    **{"div.Tensor": ("self",), **dict.fromkeys(("add.Tensor", "sub.Tensor", "mul.Tensor"), ("self", "other"))},
-    **dict.fromkeys(BATCH_NORMS, ("input",)),
-}
-"""The arguments in each of which the result is affine where all others are constants."""
-_DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
-_ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
-WHOLE = {f"{name}.default" for name in ("round", "floor", "ceil", "trunc")}
-"""Overloads with whole numbers as results."""
 VIEWS = {"expand.default", "alias.default", "detach.default", *RESHAPES}
 HANDING_ON = {*VIEWS, *COPIES, *CASTS}
 """Overloads whose result has the numbers of the first operand in their order, in another shape or type."""
 EXPANSIONS = ("expand.default", "expand_as.default", "expand_copy.default")
 LAYERS = (*CONVOLUTIONS, *LINEAR)
+_LINEAR = (Form.SUM, Form.DIFFERENCE, Form.REVERSED_DIFFERENCE, Form.PRODUCT, Form.QUOTIENT)
 SIZES = {"linalg_vector_norm": 1, "std": 1, "var": 2}
 """Operators whose results are sizes of rows, up to a factor, or powers of them, with the exponent."""
-HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
-"""f(s x) = s f(x) for s > 0, channel by channel."""
-ADDING = {"sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs"}
-"""Operators whose result is a sum of squares if the first operand consists of such sums."""
 FIRST_MATRIX = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self", "addmm": "mat1", "baddbmm": "batch1"}
 """The first operand of a product of matrices, by operator."""
-_TAILS = {"sigmoid": lambda y: math.log(1 / y - 1), "tanh": lambda y: math.atanh(1 - y)}
-"""Magnitude of the operand for which a function is y from its limits."""
-NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
-"""Operators without negative results where no operand is negative, nor ``alpha``."""
-
-
-class Amplifier(NamedTuple):
-    """A function that spreads small operands over much of its range.
-
-    Attributes:
-        form: the function; None for one without a `Form`.
-        of: its result; of a quotient, by the divisor.
-        smallest: the smallest operand by the range of the results.
-        divides: True for a quotient.
-    """
-
-    form: Form | None
-    of: Callable[[float], float]
-    smallest: Callable[[float, float], float]
-    divides: bool = False
-
-
-AMPLIFIERS = {
-    "log": Amplifier(Form.LOGARITHM, math.log, lambda low, high: math.exp(low)),
-    "log2": Amplifier(None, math.log2, lambda low, high: 2.0**low),
-    "log10": Amplifier(None, math.log10, lambda low, high: 10.0**low),
-    "log1p": Amplifier(Form.LOGARITHM_OF_MORE, math.log1p, lambda low, high: math.expm1(low)),
-    "reciprocal": Amplifier(Form.RECIPROCAL, lambda x: 1 / x, lambda low, high: 1 / high, divides=True),
-    "div": Amplifier(Form.QUOTIENT, lambda x: 1 / x, lambda low, high: 1 / high, divides=True),
-    "rsqrt": Amplifier(None, lambda x: x**-0.5, lambda low, high: high**-2, divides=True),
-    "sqrt": Amplifier(Form.ROOT, math.sqrt, lambda low, high: max(low, 0.0) ** 2),
-}
 
 
 def name_of(overload: str) -> str:
@@ -136,24 +51,9 @@ def name_of(overload: str) -> str:
     return overload.split(".")[0].rstrip("_")
 
 
-def power_of(overload: str, given: Given) -> float | None:
-    """Return the exponent c of a result that is ``self ** c``."""
-    name = name_of(overload)
-    if overload == "pow.Tensor_Scalar":
-        return float(given["exponent"])
-    return 2.0 if name == "mul" and given["self"] is given["other"] else _POWERS.get(name)
-
-
-def is_singular(overload: str, given: Given) -> bool:
-    """Return whether the result, or its gradient, has a singularity at 0."""
-    power = power_of(overload, given)
-    return name_of(overload) in _LOGARITHMS or (power is not None and power < 1)
-
-
-def degree_of(overload: str, given: Given) -> float | None:
-    """Return the degree d of an operator of one value for which f(g * x) is ``g ** d * f(x)`` for g > 0."""
-    power, name = power_of(overload, given), name_of(overload)
-    return power if power is not None else 2.0 if name == "var" else _DEGREES.get(name)
+def form_of(overload: str, given: Given) -> Form | None:
+    """Return the function that an operator computes for its arguments."""
+    return facts_of(overload).form if given.get("alpha", 1) == 1 else None
 
 
 def is_transposed(overload: str, given: Given) -> bool | None:
@@ -170,10 +70,10 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
     Args:
         number: the number that an operand is everywhere; None where it is none.
     """
-    name = name_of(overload)
-    if name == "neg":
+    form = form_of(overload, given)
+    if form is Form.NEGATIVE:
         return given["self"], -1.0, 0.0
-    if name not in _LINEAR or "other" not in given or given.get("alpha", 1) != 1:
+    if form not in _LINEAR:
         return None
     x, other = given["self"], given["other"]
     numbers = number(x), number(other)
@@ -182,32 +82,19 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
     is_first = numbers[0] is None
     x, c = (x, numbers[1]) if is_first else (other, numbers[0])
     assert c is not None
-    if name == "mul":
+    if form is Form.PRODUCT:
         return (x, c, 0.0) if c else None
-    if name == "div":
-        return (x, 1.0 / c, 0.0) if c and is_first and "rounding_mode" not in given else None
-    if name == "add":
+    if form is Form.QUOTIENT:
+        return (x, 1.0 / c, 0.0) if c and is_first else None
+    if form is Form.SUM:
         return x, 1.0, c
-    is_minuend = is_first != (name == "rsub")
+    is_minuend = is_first != (form is Form.REVERSED_DIFFERENCE)
     return (x, 1.0, -c) if is_minuend else (x, -1.0, c)
-
-
-def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
-    """Return where a result jumps: (first, distance) of operands in a row without end; distance 0 for a single one."""
-    name = name_of(overload)
-    if name == "round" and "decimals" not in given:
-        return frozenset({(0.5, 1.0)})
-    if name == "hardshrink":
-        width = float(given["lambd"])
-        return frozenset({(width, 0.0), (-width, 0.0)})
-    at = given["other"] if overload in _ORDERED else given["threshold"] if name == "threshold" else None
-    is_known = isinstance(at, (int, float)) and math.isfinite(at)
-    return frozenset({(float(np.float32(at)), 0.0)}) if is_known else frozenset()
 
 
 def is_sum(overload: str, given: Given) -> bool:
     """Return whether the result is ``self + other``."""
-    return name_of(overload) == "add" and "other" in given and bool(given.get("alpha", 1) == 1)
+    return form_of(overload, given) is Form.SUM
 
 
 def addends_of(overload: str, given: Given) -> tuple[Any, ...]:
@@ -223,16 +110,6 @@ def least_of(overload: str, given: Given) -> float | None:
         return None
     least = given.get("min", 0.0)
     return float(least) if isinstance(least, (int, float)) and given.get("max") is None else None
-
-
-def saturates_from(overload: str, margin: float) -> float | None:
-    """Return the magnitude of operands from which a function is within ``margin`` of its limits at both ends.
-
-    Args:
-        margin: half an LSB of the result, so that all larger operands give the same integers.
-    """
-    tail = _TAILS.get(name_of(overload))
-    return None if tail is None else round(tail(margin), 6)  # so that all machines agree
 
 
 def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any] | None:

@@ -25,6 +25,7 @@ from micronpu.ir.op import Op, QuantizationRule, Rescaling, Steps, Value, weight
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
+from micronpu.ops.bounds import PRODUCT
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.elementwise import is_row, scaled
 from micronpu.ops.movement import TRANSPOSES, inverse, order_of, reshaped, transposed
@@ -58,10 +59,10 @@ class BatchMatmul(Op):
         scaled = multiply(x.centered @ z.centered, *multiplier) + y.zero_point
         return saturate(scaled, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("bmm.default", z="mat2")
-    @from_aten("matmul.default", z="other")
-    @from_aten("mv.default", z="vec")
-    @from_aten("dot.default", z="tensor")
+    @from_aten("bmm.default", z="mat2", facts=PRODUCT)
+    @from_aten("matmul.default", z="other", facts=PRODUCT)
+    @from_aten("mv.default", z="vec", facts=PRODUCT)
+    @from_aten("dot.default", z="tensor", facts=PRODUCT)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x, z = node.tensor("x"), node.tensor("z")
@@ -386,9 +387,11 @@ class FullyConnected(Rescaling):
         scaled = round_scaled(accumulators, x.scale * np.array(weight.type.qparams.scale) / y.scale)
         return saturate(scaled + y.zero_point, *self.activation.limits(y), y.dtype.value)
 
-    @from_aten(*LINEAR, x="input", fuses=True)
-    @from_aten("addmm.default", x="mat1", weight="mat2", bias="self", quantization=weighted(axis=1), fuses=True)
-    @from_aten("mm.default", x="self", weight="mat2", quantization=weighted(axis=1), fuses=True)
+    @from_aten(*LINEAR, x="input", fuses=True, facts=PRODUCT)
+    @from_aten(
+        "addmm.default", x="mat1", weight="mat2", bias="self", quantization=weighted(axis=1), fuses=True, facts=PRODUCT
+    )
+    @from_aten("mm.default", x="self", weight="mat2", quantization=weighted(axis=1), fuses=True, facts=PRODUCT)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         output_axis = 0 if node.overload.startswith("linear") else 1

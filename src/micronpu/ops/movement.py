@@ -12,11 +12,13 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import NewValues, Op, Permutation, Value, shares_qparams
-from micronpu.ir.registry import from_aten, imports, operator
+from micronpu.ir.registry import MOVES, from_aten, imports, operator
 from micronpu.ir.types import TensorType
+from micronpu.ops.bounds import with_zeros
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -251,16 +253,19 @@ class Pad(Padding):
 _IDENTITIES = (
     *(f"{name}.default" for name in ("clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh")),
     *(f"detach{copy}.default" for copy in ("", "_", "_copy")),
-    *("_clone_dim_order.default", "_to_dim_order_copy.default", "_to_copy.default"),
+    *("_clone_dim_order.default", "_to_dim_order_copy.default"),
     *("nan_to_num.default", "nan_to_num_.default"),
-    *("to.dtype", "to.dtype_layout", "to.device", "resolve_conj.default", "resolve_neg.default", "positive.default"),
+    *("to.device", "resolve_conj.default", "resolve_neg.default", "positive.default"),
     *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
 )
+CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
+_CAST = Facts(range=with_zeros, unknown=dict.fromkeys(("degree", "elementwise", "whole"), "it depends on the types"))
 DROPOUTS = tuple(f"{name}dropout.default" for name in ("", "alpha_", "feature_", "feature_alpha_"))
 
 
 @imports(*_IDENTITIES, quantization=shares_qparams())
-@imports(*DROPOUTS, x="input", quantization=shares_qparams())
+@imports(*CASTS, quantization=shares_qparams(), facts=_CAST)
+@imports(*DROPOUTS, x="input", quantization=shares_qparams(), facts=replace(MOVES, by_channel=True))
 def _identity(node: AtenNode) -> Tensor:
     """Dropout in evaluation mode, copies, aliases, conversions to float, replacement of NaNs: return the operand."""
     if "dropout" in node.overload and node.value("train"):

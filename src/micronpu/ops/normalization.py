@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.facts import Facts
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ops.convolution import into_layer
 from micronpu.ops.elementwise import scaled
@@ -38,7 +39,7 @@ SMALLEST_ROW = 1.0 / 16
 """Minimum size of a row relative to the largest for equalization; smaller rows are scaled as if they had this size."""
 
 
-@decomposes(*BATCH_NORMS, early=True)
+@decomposes(*BATCH_NORMS, early=True, facts=Facts(affine_in=("input",)))
 def _fold_batch_norms(write: Writer) -> Any:
     """batch_norm(conv(x, w, b)) -> conv(x, w', b'); after anything else a depthwise 1x1 convolution
 

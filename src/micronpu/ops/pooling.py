@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from micronpu.ir.op import NewValues, Op, QuantizationRule, Value, shares_qparam
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.bounds import AMONG_WINDOW, MEAN_WITH_PADDING
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d, window_elements
 from micronpu.ops.matmul import FullyConnected
@@ -297,7 +298,7 @@ class MaxPool2d(_Pool):
             result = np.maximum(result, taps)
         return result
 
-    @from_aten(*_MAX_POOLS, *(f"max_pool{n}d_with_indices.default" for n in (1, 2)))
+    @from_aten(*_MAX_POOLS, *(f"max_pool{n}d_with_indices.default" for n in (1, 2)), facts=AMONG_WINDOW)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
@@ -369,7 +370,7 @@ class AvgPool2d(_Pool):
         magnitude = (np.abs(total) + count // 2) // count
         return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
-    @from_aten(*_AVERAGE_POOLS, quantization=_averages)
+    @from_aten(*_AVERAGE_POOLS, quantization=_averages, facts=MEAN_WITH_PADDING)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
@@ -430,6 +431,7 @@ def _adaptive(node: AtenArguments) -> QuantizationRule:
     "adaptive_max_pool2d.default",
     quantization=_adaptive,
     moves_only=False,
+    facts=replace(AMONG_WINDOW, by_channel=False),
 )
 def build_adaptive(node: AtenNode) -> Tensor:
     """Pool to an output size: element i of n covers the input from i / n to (i + 1) / n, rounded outwards."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.lowering import Float, Results, Writer, decomposes
+from micronpu.ir.facts import POSITIVE, SIGNS, Facts
+from micronpu.ir.lowering import Float, Results, Writer, decomposes, states
 
 RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 CELLS = ("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
@@ -23,6 +24,10 @@ _GATES = {"gru": 3, "lstm": 4}
 State = Any
 """A state [batch, hidden]: a value of the program, or an array known at compile time, such as the usual initial
 state."""
+
+
+states("rnn_relu.input", "rnn_relu_cell.default", facts=Facts(range=POSITIVE))
+states("rnn_tanh.input", "rnn_tanh_cell.default", facts=Facts(range=SIGNS))
 
 
 @decomposes(*RECURRENT)

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
 from micronpu.ir.aten import AtenNode
+from micronpu.ir.facts import POSITIVE, SIGNS, Facts, Form, keeps
 from micronpu.ir.graph import Node, Tensor
-from micronpu.ir.lowering import Float, Results, Writer, decomposes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes, states
 from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
+from micronpu.ops.bounds import sign_of_operand
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
@@ -124,7 +126,7 @@ class Mean(Reduction):
             sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)
         return emit.reshape(emit.requantize_by([multiplier], [shift], sums, y.dtype.limits), y.shape)
 
-    @from_aten("mean.dim", "mean.default")
+    @from_aten("mean.dim", "mean.default", facts=Facts(form=Form.ROW_MEAN, range=keeps, degree=1.0, adds=True))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
@@ -153,7 +155,7 @@ class _Extreme(Reduction):
 
 
 @operator("amax")
-@from_aten("amax.default")
+@from_aten("amax.default", facts=Facts(form=Form.ROW_MAXIMUM, range=keeps, degree=1.0))
 class Amax(_Extreme):
     """Largest element along axes.
 
@@ -167,7 +169,7 @@ class Amax(_Extreme):
 
 
 @operator("amin")
-@from_aten("amin.default")
+@from_aten("amin.default", facts=Facts(range=keeps, degree=1.0))
 class Amin(_Extreme):
     """Smallest element along axes.
 
@@ -180,7 +182,10 @@ class Amin(_Extreme):
     litert, extreme = "REDUCE_MIN", np.minimum
 
 
-@imports("sum.dim_IntList", "sum.default", quantization=own_qparams(), moves_only=False)
+_SUM = Facts(form=Form.ROW_SUM, range=sign_of_operand, degree=1.0, adds=True)
+
+
+@imports("sum.dim_IntList", "sum.default", quantization=own_qparams(), moves_only=False, facts=_SUM)
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
@@ -199,7 +204,7 @@ LONGEST_CUMSUM = 512
 """Longest axis of a running sum; the weights of its product have the square of this size."""
 
 
-@imports("cumsum.default", quantization=own_qparams(), moves_only=False)
+@imports("cumsum.default", quantization=own_qparams(), moves_only=False, facts=replace(_SUM, form=None))
 def build_cumsum(node: AtenNode) -> Tensor:
     """Cumulative sum along an axis, as a product with a triangle of ones.
 
@@ -240,6 +245,11 @@ def _running_product(write: Writer) -> Float:
     return x if step > 1 else None
 
 
+states("max.dim", facts=Facts(form=Form.MAXIMUM_AND_POSITION, range=keeps, degree=1.0))
+states("min.dim", "max.default", "min.default", facts=Facts(range=keeps, degree=1.0))
+states("topk.default", facts=Facts(range=keeps, degree=1.0, unknown={"form": "it has several elements of each row"}))
+
+
 @decomposes("max.default", "min.default", "max.dim", "min.dim")
 def _extremum(write: Writer) -> Float:
     """max(x), max(x, dim)[0] -> amax; max(x, dim)[1] -> argmax, which also returns the first of equal ones"""
@@ -275,7 +285,15 @@ def _value_and_position(
     return Results(made)
 
 
-@decomposes("var.dim", "var.correction", "var.default", "std.dim", "std.correction", "std.default")
+_FORMS = ("dim", "correction", "default")
+_OF_SEVERAL = dict.fromkeys(("range", "degree"), "it differs by result")
+states(*(f"std.{form}" for form in _FORMS), facts=Facts(range=POSITIVE, degree=1.0))
+states(*(f"std_mean.{form}" for form in _FORMS), facts=Facts(degree=1.0, unknown=_OF_SEVERAL))
+states(*(f"var.{form}" for form in _FORMS), facts=Facts(range=POSITIVE, degree=2.0))
+states(*(f"var_mean.{form}" for form in _FORMS), facts=Facts(unknown=_OF_SEVERAL))
+
+
+@decomposes(*(f"{name}.{form}" for name in ("var", "std") for form in _FORMS))
 def _variance(write: Writer) -> Float:
     """var(x) -> sum((x - mean(x))^2) / (n - 1); std is its root"""
     given = write.given
@@ -298,7 +316,7 @@ def _variance(write: Writer) -> Float:
 VECTOR_NORMS = ("linalg_vector_norm.default",)
 
 
-@decomposes(*VECTOR_NORMS)
+@decomposes(*VECTOR_NORMS, facts=Facts(range=POSITIVE, degree=1.0))
 def _norm(write: Writer) -> Float:
     """norm of order 2 -> sqrt(sum(x * x)); of order 1 -> sum(|x|)"""
     x, order = write.given["self"], write.given["ord"]
@@ -313,7 +331,7 @@ def _root_of_sum(write: Writer, terms: Float, axes: list[int], keep: bool) -> Fl
     return power(write, write("sum.dim_IntList", terms, axes, keep), 0.5)
 
 
-@decomposes("cosine_similarity.default")
+@decomposes("cosine_similarity.default", facts=Facts(range=SIGNS))
 def _cosine(write: Writer) -> Float:
     """cosine_similarity(x, z) -> sum(x' * z'), with x' = x * rsqrt(sum(x * x)) and z' alike"""
     given = write.given
@@ -328,7 +346,7 @@ def _cosine(write: Writer) -> Float:
     return write("sum.dim_IntList", product, axes, False)
 
 
-@decomposes("hypot.default", "hypot_.default")
+@decomposes("hypot.default", "hypot_.default", facts=Facts(form=Form.MAGNITUDE, range=POSITIVE))
 def _hypotenuse(write: Writer) -> Float:
     """hypot(x, z) -> sqrt(x * x + z * z)"""
     squares = (write("mul.Tensor", v, v) for v in (write.given["self"], write.given["other"]))
@@ -352,7 +370,7 @@ def _cross_product(write: Writer) -> Float:
     return write("sub.Tensor", positive, write("mul.Tensor", turned(x, 1), turned(z, 2)))
 
 
-@decomposes("pairwise_distance.default")
+@decomposes("pairwise_distance.default", facts=Facts(range=POSITIVE))
 def _distance(write: Writer) -> Float:
     """pairwise_distance(x, z) -> norm(x - z + eps) along the last axis, of order 1 or 2"""
     given = write.given
@@ -365,7 +383,7 @@ def _distance(write: Writer) -> Float:
     return _root_of_sum(write, write("mul.Tensor", apart, apart), [-1], bool(given["keepdim"]))
 
 
-@decomposes("cdist.default", "_cdist_forward.default", "_euclidean_dist.default")
+@decomposes("cdist.default", "_cdist_forward.default", "_euclidean_dist.default", facts=Facts(range=POSITIVE))
 def _distances(write: Writer) -> Float:
     """cdist(x [.., P, M], z [.., R, M]) -> norm of x[.., P, 1, M] - z[.., 1, R, M], of order 1 or 2"""
     given = write.given
@@ -396,7 +414,7 @@ def _log_of_sum(write: Writer) -> Float:
 _VARIANCES = {"var": "var.dim", "std": "std.dim"}
 
 
-@decomposes(*(f"{name}.{form}" for name in ("var_mean", "std_mean") for form in ("default", "dim", "correction")))
+@decomposes(*(f"{name}.{form}" for name in ("var_mean", "std_mean") for form in _FORMS))
 def _moments(write: Writer) -> Float:
     """var_mean(x) -> var(x), mean(x)"""
     given = write.given
@@ -425,7 +443,7 @@ def _sum_with_product(write: Writer) -> Float:
     return write("add.Tensor", given["self"], scaled(write, product, float(given["value"])))
 
 
-@decomposes("lerp.Scalar", "lerp.Tensor")
+@decomposes("lerp.Scalar", "lerp.Tensor", facts=Facts(affine_in=("self", "end")))
 def _between(write: Writer) -> Float:
     """lerp(x, z, w) -> x + w * (z - x)"""
     given = write.given
@@ -445,7 +463,7 @@ def _outer(write: Writer) -> Float:
     return write("mul.Tensor", write("unsqueeze.default", given["self"], 1), write("unsqueeze.default", second, 0))
 
 
-@decomposes("prod.dim_int", "prod.default")
+@decomposes("prod.dim_int", "prod.default", facts=Facts(unknown={"degree": "it is the length of a row"}))
 def _product_along(write: Writer) -> Float:
     """prod(x) -> products of halves, with powers of two as sizes as far as possible"""
     given = write.given

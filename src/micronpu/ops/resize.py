@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode
+from micronpu.ir.facts import Facts, keeps
 from micronpu.ir.graph import Node, Tensor
-from micronpu.ir.lowering import Float, Writer, decomposes
+from micronpu.ir.lowering import Float, Writer, decomposes, states
 from micronpu.ir.op import NewValues, Op, Steps, Value, shares_qparams
-from micronpu.ir.registry import from_aten, operator
+from micronpu.ir.registry import MOVES, from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import Size2d
 from micronpu.ops.indices import slices
@@ -431,7 +432,10 @@ def _names(*kinds: str) -> list[str]:
     return [f"upsample_{kind}{dims.get(kind, '2d')}.{form}" for kind in kinds for form in ("vec", "default")]
 
 
+states(*_names("linear", "bilinear", "trilinear"), facts=Facts(range=keeps, degree=1.0))
+states(*_names("bicubic"), facts=Facts(degree=1.0))
 _SMOOTH = [f"_upsample_{kind}2d_aa.{form}" for kind in ("bilinear", "bicubic") for form in ("vec", "default")]
+states(*_SMOOTH, facts=Facts(degree=1.0))
 
 
 @decomposes(*_names("linear", "bilinear", "bicubic", "trilinear"), *_SMOOTH)
@@ -514,7 +518,8 @@ def _averaged_by_products(write: Writer) -> Float:
         for name in ("upsample_nearest", "_upsample_nearest_exact")
         for n in (1, 2, 3)
         for form in ("vec", "default")
-    )
+    ),
+    facts=MOVES,
 )
 def _repeated(write: Writer) -> Float:
     """upsample_nearest(x) -> slices of x along each axis, or copies; kept for 1, 2, 4 or 8 equally over two axes.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,13 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
-from micronpu.ir.registry import from_aten, operator
+from micronpu.ir.registry import MOVES, from_aten, operator
 from micronpu.ir.types import DType, TensorType
+from micronpu.ops.bounds import with_zeros
 from micronpu.ops.calls import CONCATENATION
 from micronpu.ops.movement import behind_copies, inverse, order_of, reshaped
 
@@ -121,7 +124,7 @@ SPLITS = (
 """Overloads whose results are the parts of a tensor along an axis."""
 
 
-@decomposes(*SPLITS, "unbind.int", "unbind_copy.int", early=True)
+@decomposes(*SPLITS, "unbind.int", "unbind_copy.int", early=True, facts=MOVES)
 def _split_to_slices(write: Writer) -> Float:
     """Used parts become slices; unused parts are removed.
 
@@ -285,7 +288,7 @@ def _constant_of_a_shape(write: Writer) -> Float:
     return write.constant(np.full(write.shape(), value, dtype.numpy))
 
 
-@decomposes("tril.default", "triu.default", early=True)
+@decomposes("tril.default", "triu.default", early=True, facts=replace(MOVES, range=with_zeros))
 def _triangle(write: Writer) -> Float:
     """tril(x) -> x * zeros and ones"""
     x, dtype = write.given["self"], write.dtype()
@@ -358,7 +361,7 @@ def _slice(write: Writer, x: Float, axis: int, start: int, stop: int) -> Float:
     return x if (start, stop) == (0, write.shape(x)[axis]) else write("slice.Tensor", x, axis, start, stop)
 
 
-@decomposes("diagonal.default", early=True)
+@decomposes("diagonal.default", early=True, facts=MOVES)
 def _diagonal(write: Writer) -> Float:
     """The diagonal of two axes -> every (n + 1)-th element of their flattened matrices."""
     given = write.given
@@ -383,7 +386,7 @@ def diagonal_of(write: Writer, x: Float, first: int, second: int, offset: int = 
     return write("slice.Tensor", flat, len(rest), start, last, columns + 1)
 
 
-@decomposes("rot90.default", early=True)
+@decomposes("rot90.default", early=True, facts=MOVES)
 def _quarter_turns(write: Writer) -> Float:
     """rot90(x) -> flip and transpose"""
     x, (a, b) = write.given["self"], (int(d) for d in write.given["dims"])
@@ -395,7 +398,7 @@ def _quarter_turns(write: Writer) -> Float:
     return write("transpose.int", write("flip.default", x, [b if turns == 1 else a]), a, b)
 
 
-@decomposes("diff.default", early=True)
+@decomposes("diff.default", early=True, facts=Facts(degree=1.0))
 def _difference(write: Writer) -> Float:
     """diff(x) -> x[1:] - x[:-1], as often as requested"""
     given = write.given

@@ -28,6 +28,7 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
 )
 from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.facts import TRUTHS, Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
@@ -141,7 +142,7 @@ class Softmax(Op):
         result = rounding_right_shift(doubling_high_multiply(exponential, inverse_sum), excess + 31 - 8)
         return saturate(np.where(counts, result - 128, -128), *y.dtype.limits, y.dtype.value)
 
-    @from_aten(*SOFTMAX)
+    @from_aten(*SOFTMAX, facts=Facts(range=TRUTHS))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         """Compute in int16 if the scale is smaller than int8's own:
@@ -250,7 +251,7 @@ def _largest(node: AtenNode, x: Tensor) -> Tensor:
     return node.emit(Amax((axis,), True), x)
 
 
-@decomposes("log_softmax.int", "_log_softmax.default")
+@decomposes("log_softmax.int", "_log_softmax.default", facts=Facts(range=(-math.inf, 0.0)))
 def _log_softmax(write: Writer) -> Float:
     """log_softmax(x) -> z - log(sum(exp(z))), z = x - max(x)"""
     x, axis = write.given["self"], write.given["dim"]

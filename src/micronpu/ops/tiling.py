@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, axis_of, pair
+from micronpu.ir.facts import Facts, Given, Interval, IntervalOf, joined, keeps
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import QuantizationRule, Value, shares_qparams
-from micronpu.ir.registry import imports, operator
+from micronpu.ir.registry import MOVES, imports, operator
 from micronpu.ir.types import DType, TensorType
+from micronpu.ops.bounds import with_zeros
 from micronpu.ops.movement import Pad, Padding, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import SLICES, Concat, Slice, sliced
@@ -239,7 +242,7 @@ def build_unfold(node: AtenNode) -> Tensor:
     return reshaped(node, joined, node.shape)
 
 
-@imports("im2col.default", quantization=shares_qparams())
+@imports("im2col.default", quantization=shares_qparams(), facts=replace(MOVES, range=with_zeros))
 def build_columns(node: AtenNode) -> Tensor:
     """`torch.nn.Unfold`: for every channel and kernel position, the elements of all windows at this position.
 
@@ -347,11 +350,18 @@ PADS = ("pad.default", "constant_pad_nd.default")
 """Overloads that pad with a constant, the first one possibly with others."""
 
 
+def _padded(given: Given, of: IntervalOf) -> Interval:
+    value = float(given.get("value") or 0)
+    mode = given.get("mode", "constant" if "pad" in given else "")
+    return joined([keeps(given, of), (value, value)]) if mode == "constant" else keeps(given, of)
+
+
 @imports(
     *PADS,
     *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular.default",
     quantization=_pad_quantization,
+    facts=Facts(moves=True, range=_padded, unknown={"degree": "a padding may be another number than 0"}),
 )
 def build_pad(node: AtenNode) -> Tensor:
     """All modes of padding; negative amounts remove elements."""

@@ -19,7 +19,6 @@ GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14, limits=(0.0, 1.0))
 WHOLE = fixed_qparams(1.0, -128, int16_scale=1.0)
 """Rule for whole numbers from 0 to 255: indices and counts, regardless of calibration."""
 
-CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 LOGIC = {
     **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),
     **dict.fromkeys(("__or__.Tensor", "bitwise_or.Tensor", "logical_or.default"), "or"),

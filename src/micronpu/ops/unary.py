@@ -24,6 +24,7 @@ from micronpu.ir.arithmetic import (
     wrap_int32,
 )
 from micronpu.ir.aten import AtenNode
+from micronpu.ir.facts import POSITIVE, Amplifier, Facts, Form, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Steps, Value, own_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
+_INVERSE_ROOT = Amplifier(lambda x: x**-0.5, lambda y: y**-2, divides=True)
 
 
 @operator("abs")
@@ -56,7 +58,7 @@ class Abs(Elementwise):
             magnitude = requantize(magnitude, float32_quotient(y.scale, x.scale))
         return saturate(magnitude + y.zero_point, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("abs.default", "abs_.default")
+    @from_aten("abs.default", "abs_.default", facts=Facts(range=POSITIVE, degree=1.0, adds=True))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return node.emit(cls(), node.tensor("x"), qparams=node.output)
@@ -70,6 +72,14 @@ class Abs(Elementwise):
         if x.scale == y.scale:
             return emit.result(magnitude)
         return emit.requantize(magnitude, [float32_quotient(y.scale, x.scale)], y.dtype.limits)
+
+
+def _opposite(given: Given, of: IntervalOf) -> Interval:
+    low, high = of(given["self"])
+    return -high, -low
+
+
+_NEGATIVE = Facts(form=Form.NEGATIVE, degree=1.0, range=_opposite)
 
 
 @operator("neg")
@@ -86,7 +96,7 @@ class Neg(Elementwise):
         zero = Value(np.array(x.zero_point), x.type.with_shape(()))
         return scaled_sum(y, (zero, x), y.dtype.limits, np.subtract)
 
-    @from_aten("neg.default", "neg_.default", "negative.default")
+    @from_aten("neg.default", "neg_.default", "negative.default", facts=_NEGATIVE)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
@@ -121,7 +131,7 @@ class Exp(Table):
         with np.errstate(over="ignore"):  # `build` refuses scales that overflow
             return np.asarray(np.exp(x))
 
-    @from_aten("exp.default", "exp_.default")
+    @from_aten("exp.default", "exp_.default", facts=Facts(form=Form.EXPONENTIAL, range=POSITIVE))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x, y = node.tensor("x"), node.output
@@ -172,7 +182,11 @@ class Log(Table):
             lambda v: np.where(v > 0, self.function(v), lowest), x.scale, x.zero_point, y.scale, y.zero_point
         )
 
-    @from_aten("log.default", "log_.default")
+    @from_aten(
+        "log.default",
+        "log_.default",
+        facts=Facts(form=Form.LOGARITHM, singular=True, amplifier=Amplifier(math.log, math.exp)),
+    )
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x, y = node.tensor("x"), node.output
@@ -236,7 +250,7 @@ class Rsqrt(Elementwise):
         table = np.concatenate([[y.dtype.limits[1]], results])
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 
-    @from_aten("rsqrt.default", "rsqrt_.default")
+    @from_aten("rsqrt.default", "rsqrt_.default", facts=Facts(power=-0.5, range=POSITIVE, amplifier=_INVERSE_ROOT))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")

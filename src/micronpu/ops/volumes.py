@@ -9,12 +9,14 @@ import numpy as np
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import AtenNode, sizes_of
+from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import weighted
 from micronpu.ir.registry import imports
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Padding2d
+from micronpu.ops.bounds import AMONG_WINDOW, MEAN_WITH_PADDING, PRODUCT, sign_of_operand
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import scaled
@@ -48,7 +50,7 @@ def _at(sizes: Sequence[int], places: Sequence[int | None], otherwise: int) -> l
     return [otherwise if p is None else sizes[p] for p in places]
 
 
-@decomposes("max_pool3d.default", "max_pool3d_with_indices.default")
+@decomposes("max_pool3d.default", "max_pool3d_with_indices.default", facts=AMONG_WINDOW)
 def _max_pool(write: Writer) -> Float:
     """The largest element of a window -> the largest over its rows and columns, then over its depth."""
     given = write.given
@@ -67,7 +69,7 @@ def _max_pool(write: Writer) -> Float:
     return Results({0: y}) if several else y
 
 
-@decomposes("avg_pool3d.default")
+@decomposes("avg_pool3d.default", facts=MEAN_WITH_PADDING)
 def _avg_pool(write: Writer) -> Float:
     """The mean over a window -> the mean over its rows and columns, then over its depth."""
     given = write.given
@@ -85,7 +87,7 @@ def _avg_pool(write: Writer) -> Float:
     return y if divisor is None else scaled(write, y, float(np.prod(kernel)) / float(divisor))
 
 
-@decomposes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default")
+@decomposes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default", facts=AMONG_WINDOW)
 def _adaptive_avg_pool(write: Writer) -> Float:
     """Like `avg_pool3d`: over rows and columns, then over depth."""
     sizes = write.shape()[-3:]
@@ -130,7 +132,7 @@ def _convolution_in_groups(write: Writer) -> Float:
     return write("conv3d.default", given["input"], write.constant(dense), given["bias"], *sizes, 1)
 
 
-@decomposes("conv_transpose3d.input")
+@decomposes("conv_transpose3d.input", facts=PRODUCT)
 def _transposed_convolution(write: Writer) -> Float:
     """A transposed convolution: each depth of the result is one convolution of the images and taps that reach it.
 
@@ -162,7 +164,7 @@ def _transposed_convolution(write: Writer) -> Float:
     return write("stack.default", planes, 2)
 
 
-@decomposes("col2im.default")
+@decomposes("col2im.default", facts=Facts(range=sign_of_operand, degree=1.0))
 def _fold(write: Writer) -> Float:
     """fold(x) -> conv_transpose2d(x, ones and zeros): each element of a window has a separate channel.
 
@@ -189,7 +191,7 @@ CONVOLUTIONS_3D = ("conv3d.default", "conv3d.padding")
 _CHANNELS_LAST = (0, 2, 3, 4, 1)
 
 
-@imports("conv3d.default", x="input", quantization=weighted(), moves_only=False, fuses=True)
+@imports("conv3d.default", x="input", quantization=weighted(), moves_only=False, fuses=True, facts=PRODUCT)
 def build_conv3d(node: AtenNode) -> Tensor:
     """Convert the depth slices of a window to channels of one image, and the depth to the batch.
 

@@ -13,14 +13,14 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import attribute, is_trained, number
-from micronpu.ir.lowering import Capabilities
+from micronpu.ir.facts import Form
+from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops.comparisons import CHOICES, FILLS
 from micronpu.ops.elementwise import EXTREMA, MAXIMA
-from micronpu.ops.facts import HANDING_ON, Form, is_sum
+from micronpu.ops.facts import HANDING_ON, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of
@@ -263,8 +263,7 @@ def _infinite_pad(node: Node) -> bool:
 
 def _is_function(model: GraphModule, node: Node) -> bool:
     """Return True if a node is a function of one float, with numbers as further operands."""
-    entry = known_import(node)
-    is_one = (entry is not None and entry.elementwise) or line_of(model, node) is not None
+    is_one = facts_of(overload_name(node)).elementwise or line_of(model, node) is not None
     return is_one and is_float32(node) and len(node.all_input_nodes) == 1
 
 

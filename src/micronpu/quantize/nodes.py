@@ -18,14 +18,14 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
-from micronpu.ir.lowering import Capabilities
+from micronpu.ir.facts import Form
+from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.window import Activation
 from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
 from micronpu.ops.elementwise import EXTREMA
-from micronpu.ops.facts import Form
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import QuantizationConfig
@@ -38,13 +38,13 @@ from micronpu.upstream.torch import tree_leaves
 
 def form_of(x: Any) -> Form | None:
     """Return the function of its operands that a node computes, see `micronpu.ops.facts`; None for other values."""
-    return facts.FORMS.get(overload_name(x)) if isinstance(x, Node) and x.kwargs.get("alpha", 1) == 1 else None
+    return facts.form_of(overload_name(x), x.kwargs) if isinstance(x, Node) else None
 
 
 def power_of(node: Node) -> float | None:
     """Return the exponent c of a node that is the power c of its operand."""
     name = overload_name(node)
-    return facts.power_of(name, arguments(node)) if name else None
+    return facts_of(name).power_of(arguments(node)) if name else None
 
 
 def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
@@ -127,7 +127,7 @@ class _Reader:
             sign_counts=SIGN_COUNTS.of(node) == node.name,
             rewrite_rule=rule if given_to == node.name else None,
             numbers=functools.partial(attribute, model, node),
-            saturates_from=functools.partial(facts.saturates_from, self.overload),
+            saturates_from=facts_of(self.overload).tail_of,
         )
 
     def link(self, of: Mapping[Any, Value]) -> None:
@@ -144,8 +144,9 @@ class _Reader:
         """Look up the facts about its operator, after all values are linked."""
         value, name, rank = self.value, self.overload, len(self.value.shape or ())
         given, entry, value.form = arguments(self.node), known_import(self.node), form_of(self.node)
-        value.is_bounded, value.is_whole, value.is_one_of = name in facts.BOUNDED, name in facts.WHOLE, name in EXTREMA
-        value.power, value.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
+        known = facts_of(name)
+        value.is_bounded, value.is_whole, value.is_one_of = known.is_bounded, known.whole, name in EXTREMA
+        value.power, value.jumps = known.power_of(given), known.jumps_of(given)
         if (line := facts.line_of(name, given, functools.partial(number, self.model))) is not None:
             value.line = (self._of[line[0]], *line[1:])
         if name in SOFTMAX and rank and value.shape is not None:

@@ -26,8 +26,9 @@ from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import States, attribute
-from micronpu.ir.lowering import Capabilities
-from micronpu.ops.facts import AFFINE, EXPANSIONS, ROW_SUMS, SIZES, Form, degree_of, least_of
+from micronpu.ir.facts import Form
+from micronpu.ir.lowering import Capabilities, facts_of
+from micronpu.ops.facts import EXPANSIONS, ROW_SUMS, SIZES, least_of
 from micronpu.ops.normalization import BATCH_NORMS, NORMS, RMS_NORM, SMALLEST_ROW, UNEQUAL
 from micronpu.quantize import thresholds as at
 from micronpu.quantize.config import QuantizationConfig
@@ -256,11 +257,12 @@ def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain:
     (first, power), others = operands[0], operands[1:]
     again = partial(_again, write, node)
     # A square that is a product multiplies two scaled values.
-    degree = degree_of(overload_name(node), given) if form is not Form.PRODUCT else None
-    if degree is not None:
+    name, stated = overload_name(node), facts_of(overload_name(node))
+    degree = stated.degree_of(given) if form is not Form.PRODUCT else None
+    if degree is not None and (stated.elementwise or "keepdim" in given or name in EXPANSIONS):
         is_plain = given.get("keepdim", True) and given.get("ord", 2) == 2
         return (again(first), power * degree) if is_plain else None
-    if (least := least_of(overload_name(node), given)) is not None:
+    if (least := least_of(name, given)) is not None:
         bound = _on_rows(write, least, power, gain)
         return None if bound is None else (write("maximum.default", first, bound), power)
     if form in _SUMS and not others and isinstance(given["other"], (int, float)):
@@ -336,7 +338,7 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
     affine, value, node = 0, x, reader
     while True:
         others = [n for n in node.all_input_nodes if n is not value]
-        read_as = AFFINE.get(overload_name(node), ())
+        read_as = facts_of(overload_name(node)).affine_in
         is_affine = any(arguments(node)[name] is value for name in read_as)
         is_affine = is_affine and all(attribute(module, n) is not None for n in others)
         if not is_affine and (not moves(node) or others):

@@ -29,8 +29,8 @@ from micronpu.frontend.checks import set_training
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.tensors import attribute, copied, set_attribute, with_own_graph
+from micronpu.ir.facts import Form
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
-from micronpu.ops.facts import Form
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.nodes import form_of
 from micronpu.quantize.observers import observer_for

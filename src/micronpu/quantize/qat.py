@@ -36,8 +36,9 @@ from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, copied, free_name, is_constant
+from micronpu.ir.lowering import facts_of
 from micronpu.ops.convolution import BY_AXES, TRANSPOSED
-from micronpu.ops.facts import LAYERS, is_singular
+from micronpu.ops.facts import LAYERS
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
@@ -302,7 +303,7 @@ def bounded(model: GraphModule) -> Iterator[None]:
     The program computes the value at 0 by a table; a training step would get infinity or NaN, in the range or gradient.
     """
     calls = {node: arguments(node) for node in model.graph.nodes if overload_name(node)}
-    exact = {node: node.target for node, given in calls.items() if is_singular(overload_name(node), given)}
+    exact = {node: node.target for node, given in calls.items() if facts_of(overload_name(node)).is_singular(given)}
     for node, function in exact.items():
         node.target = _away_from_zero(function, _observer_of(model, node.args[0]), _is_of_positive(node))
     if exact:

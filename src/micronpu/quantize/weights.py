@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
+from micronpu.ir.lowering import facts_of
 from micronpu.ops import facts
 from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.ops.matmul import LINEAR
@@ -346,7 +347,7 @@ def _pair(model: GraphModule, second: Node) -> _Pair | None:
             if any(not isinstance(c, Node) or c.op != "get_attr" or len(c.users) != 1 for c in constants):
                 return None
             source = arguments(source)["input"]
-        elif name.split(".")[0] in facts.HOMOGENEOUS and norm is None:
+        elif facts_of(name).by_channel and norm is None:
             source = source.args[0]
         else:
             return None

@@ -27,9 +27,11 @@ from micronpu.frontend.program import (
     value_of,
     written_names,
 )
+from micronpu.ir.facts import Facts, Form
+from micronpu.ir.lowering import facts_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
-from micronpu.ops.facts import ADDING, AMPLIFIERS, Amplifier, Form, name_of, power_of
+from micronpu.ops.facts import name_of
 from micronpu.partition.host_block import named
 from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
@@ -241,7 +243,7 @@ def place_of(node: Node | None) -> dict[str, Any]:
 
 
 def _first_step(
-    kind: Amplifier, written: Amplifier, step: float, ends: tuple[float, float], most: float
+    kind: Facts, written: Facts, step: float, ends: tuple[float, float], most: float
 ) -> tuple[float, float] | None:
     """Return the smallest relevant operand, and the share of the results' range between it and the next one, or None.
 
@@ -252,14 +254,17 @@ def _first_step(
         most: the largest operand.
     """
     low, high = ends
+    own, whole = kind.amplifier, written.amplifier
+    if own is None or whole is None:
+        return None
     try:
-        least = max(kind.smallest(low, high), 0.0) or (
+        least = max(own.inverse(high if own.divides else low), 0.0) or (
             0.0 if kind.form in (Form.ROOT, Form.LOGARITHM_OF_MORE) else step * thresholds.FIRST
         )
-        jump = abs(kind.of(least + step) - kind.of(least)) / (high - low)
+        jump = abs(own.of(least + step) - own.of(least)) / (high - low)
         if written is not kind:  # a logarithm, whose first LSB covers less of the range than that of the original
-            whole = written.of
-            jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
+            first = whole.of(least)
+            jump = max(jump, abs((whole.of(least + step) - first) / (whole.of(most) - first)))
     except (OverflowError, ValueError, ZeroDivisionError):
         return None
     return least, jump
@@ -269,16 +274,16 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
     if not is_compute(node):
         return None
-    kind = AMPLIFIERS.get(name_of(name := overload_name(node)))
+    kind = facts_of(name := overload_name(node))
     operand = node.args[0] if node.args else None
     reader = next(iter(quantizes_of(node)), None)
-    if kind is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
+    if kind.amplifier is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
         return None
     given, made = view.edge(operand), view.edge(reader)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
-    amplifiers = ((other, AMPLIFIERS.get(name_of(other))) for other in sorted(written_names(node)))
-    others = ((other, found) for other, found in amplifiers if found is not None and found is not kind)
+    stated = ((other, facts_of(other)) for other in sorted(written_names(node)))
+    others = ((other, found) for other, found in stated if found.amplifier is not None and found is not kind)
     name, written = next(others, (name, kind))
     if Form.ROOT in (kind.form, written.form) and not _is_power(operand):
         return None
@@ -293,7 +298,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     where = place_of(node)
     at = f" at {where['source']}" if where["source"] else ""
     what = named(node) if written.form is not Form.QUOTIENT else f"The division{at}"
-    if written.divides:
+    if written.amplifier is not None and written.amplifier.divides:
         hint = "divisors that stay away from zero, as with clamp(min=...)"
     else:
         hint = "magnitudes instead of powers (half the range in decibels)"
@@ -316,9 +321,10 @@ def _is_power(node: Node) -> bool:
         name = overload_name(node)
         given = arguments(node) if name else {}
         given = {key: float_behind(value) if isinstance(value, Node) else value for key, value in given.items()}
-        if name and power_of(name, given) == 2:
+        stated = facts_of(name)
+        if name and stated.power_of(given) == 2:
             return True
-        keeps = name_of(name) in ADDING or moves(node)
+        keeps = stated.adds or moves(node)
         if not keeps or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]

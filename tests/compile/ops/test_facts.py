@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.support_rows import Inputs, Row, batches, is_in_place
+from tests import operator_facts
+from tests.operator_facts import check_facts
+from tests.support_rows import Inputs, Row, batches, overloads
 
-from micronpu.ops import ATEN_IMPORTS, facts
+from micronpu.base.errors import InternalError
+from micronpu.ir.facts import QUESTIONS, Amplifier, Facts, Form, keeps
+from micronpu.ir.lowering import FACTS, LOWERINGS, Decomposition, facts_of, states
+from micronpu.ops import facts
 from micronpu.upstream.torch import schema_of
 
 X = torch.linspace(0.15, 3.7, 24).reshape(2, 12)
@@ -25,63 +31,143 @@ def called(overload: str, *args: Any) -> tuple[torch.Tensor, dict[str, Any]]:
     return operator(*args), given | dict(zip((a.name for a in schema), args, strict=False))
 
 
-def inputs_of(x: torch.Tensor) -> Inputs:
-    _, y, image, volume, positions = batches(1)[0]
-    return Inputs(x, y, x[0], y[0], image, volume, positions, x.abs() + 0.5, x.abs() + 1.5, x.clamp(-0.9, 0.9))
+# ---------------------------------------------------------------- facts that are stated
 
 
-def is_function_of_one_element(overload: str) -> bool:
-    """Whether a result of ATen's operator depends on the element of its only operand in its place, and on no other."""
-    row, x = Row(overload), batches(1)[0][0]
-    if sum(str(a.type) in ("Tensor", "Optional[Tensor]", "List[Tensor]") for a in schema_of(row.target).arguments) != 1:
-        return False
-    order = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(0))
-    try:
-        result = row(inputs_of(x))
-        other = row(inputs_of(x.flatten()[order].reshape(x.shape)))
-    except (RuntimeError, IndexError):
-        return False  # of another shape
-    if not isinstance(result, torch.Tensor) or result.numel() != x.numel():
-        return False
-    return torch.equal(result.flatten()[order].nan_to_num(), other.flatten().nan_to_num())
+class _Recorded:
+    """An operator that keeps the arguments of its calls."""
+
+    def __init__(self, operator: Any) -> None:
+        self.operator, self.arguments = operator, list[Any]()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        schema = schema_of(self.operator).arguments
+        given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
+        self.arguments = [given.get(a.name, a.default_value if a.has_default_value() else None) for a in schema]
+        return self.operator(*args, **kwargs)
 
 
-@pytest.mark.parametrize("overload", [name for name in ATEN_IMPORTS if not is_in_place(name)])
-def test_functions_of_one_element(overload: str) -> None:
-    """What ATen computes element by element is stated, apart from what only moves elements; and nothing else is."""
-    entry = ATEN_IMPORTS[overload]
-    assert entry.elementwise or not is_function_of_one_element(overload) or entry.moves_only
-    assert not entry.elementwise or is_function_of_one_element(overload)
+def row_of(overload: str) -> tuple[Any, list[Any]]:
+    """An operator, and the arguments of its call in the support tables."""
+    row, (x, y, image, volume, positions) = Row(overload), batches(1)[0]
+    recorded = _Recorded(row.target)
+    row.call(
+        recorded,
+        Inputs(x, y, x[0], y[0], image, volume, positions, x.abs() + 0.5, x.abs() + 1.5, x.clamp(-0.9, 0.9)),
+    )
+    arguments = recorded.arguments[:1] if overload == "logit.default" else recorded.arguments  # without bounds
+    return row.target, arguments
+
+
+def is_gone(overload: str) -> bool:
+    """Whether an overload is replaced before anything asks for facts."""
+    return all(isinstance(w, Decomposition) and w.early for w in LOWERINGS[overload])
+
+
+@pytest.mark.parametrize("overload", [name for name in overloads() if not is_gone(name)])
+def test_the_facts_of_every_operator(overload: str) -> None:
+    """ATen contradicts none that is stated, and suggests none that is not."""
+    if "dim_order" in overload:
+        importlib.import_module("executorch.exir.dialects._ops")
+    operator, arguments = row_of(overload)
+    assert not [str(finding) for finding in check_facts(operator, *arguments)]
+
+
+@pytest.mark.parametrize("overload", [name for name in overloads() if name in FACTS])
+def test_facts_in_place_are_the_same(overload: str) -> None:
+    name, form = overload.split(".")
+    assert facts_of(f"{name}_.{form}") is facts_of(overload) or f"{name}_.{form}" in FACTS
+
+
+def test_facts_are_stated_once_and_about_questions() -> None:
+    with pytest.raises(InternalError, match=r"sin.default are stated twice"):
+        states("sin.default", facts=Facts())
+    with pytest.raises(TypeError, match="`sine` is no question"):
+        Facts(unknown={"sine": "it is not known"})
+    with pytest.raises(TypeError, match="has no reason"):
+        Facts(unknown={"range": ""})
+
+
+@pytest.fixture(scope="module")
+def others() -> Any:
+    """Operators of another package."""
+    library = torch.library.Library("facts_of_others", "DEF")
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "wave": lambda x: 2 * x.sin(),
+        "steps": lambda x: (x / 3).round(),
+        "size": torch.abs,
+        "inverse": lambda x: 1 / x,
+        "bent": lambda x: x.tanh() + 1,
+        "turned": lambda x: x.flip(-1),
+        "mixed": lambda x: x + x.flip(-1),
+        "arc": torch.asin,
+        "halved": lambda x: x / 2 + 1,
+    }
+    for name, function in functions.items():
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, function, "CPU")
+    yield torch.ops.facts_of_others
+    library._destroy()
 
 
 @pytest.mark.parametrize(
-    ("overload", "args"),
-    [("square.default", ()), ("sqrt.default", ()), ("rsqrt.default", ()), ("reciprocal.default", ())]
-    + [("pow.Tensor_Scalar", (c,)) for c in (2, 0.5, -1.5, 3)]
-    + [("mul.Tensor", (X,))],
-)
-def test_a_power(overload: str, args: tuple[Any, ...]) -> None:
-    result, given = called(overload, X, *args)
-    power = facts.power_of(overload, given)
-    assert power is not None
-    torch.testing.assert_close(result, X**power)
-    assert facts.is_singular(overload, given) == (power < 1)
-    assert facts.degree_of(overload, given) == power
-
-
-@pytest.mark.parametrize(
-    ("overload", "args"),
+    ("name", "stated", "question"),
     [
-        *(("mean.dim", ([-1], True)), ("sum.dim_IntList", ([-1], True)), ("var.correction", ([-1],))),
-        *(("linalg_vector_norm.default", (2, [-1], True)), ("std.correction", ([-1],))),
-        *(("expand.default", ([3, 2, 12],)), ("expand_as.default", (X,)), ("neg.default", ()), ("abs.default", ())),
+        ("wave", Facts(elementwise=True, range=(-1.0, 1.0)), "range"),
+        ("wave", Facts(elementwise=True, range=keeps), "range"),
+        ("steps", Facts(elementwise=True, whole=True, jumps=frozenset({(0.5, 1.0)})), "jumps"),
+        ("size", Facts(elementwise=True, range=(0.0, math.inf), degree=2.0), "degree"),
+        ("size", Facts(elementwise=True, range=(0.0, math.inf), power=1.0), "power"),
+        ("inverse", Facts(elementwise=True, form=Form.RECIPROCAL, power=-2.0), "power"),
+        ("inverse", Facts(elementwise=True, form=Form.ROOT, power=-1.0), "form"),
+        ("bent", Facts(elementwise=True, range=(0.0, 2.0), tail=lambda y: -math.log(y)), "tail"),
+        ("bent", Facts(elementwise=True, range=(0.0, 2.0), whole=True), "whole"),
+        ("bent", Facts(elementwise=True, range=(0.0, 2.0), singular=True), "singular"),
+        ("bent", Facts(elementwise=True, range=(0.0, 2.0), is_bounded=True), "is_bounded"),
+        ("bent", Facts(elementwise=True, range=(0.0, 2.0), by_channel=True), "by_channel"),
+        ("turned", Facts(elementwise=True, range=keeps, degree=1.0), "elementwise"),
+        ("mixed", Facts(moves=True, degree=1.0), "moves"),
+        ("wave", Facts(elementwise=True, range=(-2.0, 2.0), affine_in=("x",)), "affine_in"),
+        ("wave", Facts(elementwise=True, range=(-2.0, 2.0), adds=True), "adds"),
+        ("inverse", Facts(elementwise=True, power=-1.0, amplifier=Amplifier(math.log, math.exp)), "amplifier"),
     ],
 )
-def test_a_degree(overload: str, args: tuple[Any, ...]) -> None:
-    result, given = called(overload, X, *args)
-    degree = facts.degree_of(overload, given)
-    assert degree is not None
-    torch.testing.assert_close(called(overload, 4 * X, *args)[0], 4**degree * result)
+def test_a_wrong_fact_of_another_package_is_named(others: Any, name: str, stated: Facts, question: str) -> None:
+    found = check_facts(getattr(others, name).default, X.reshape(2, 3, 4), facts=stated)
+    assert question in {f.question for f in found}
+    named = next(str(f) for f in found if f.question == question)
+    assert named.startswith(f"{name}.default: `{question}` is ") and ", but " in named
+
+
+@pytest.mark.parametrize(
+    ("name", "questions"),
+    [
+        ("wave", {"elementwise", "range"}),
+        ("steps", {"elementwise", "whole"}),
+        ("size", {"elementwise", "range", "degree"}),
+        ("inverse", {"elementwise", "degree", "form"}),
+        ("bent", {"elementwise", "range"}),
+        ("arc", {"elementwise", "range"}),
+    ],
+)
+def test_a_fact_that_nobody_states_is_named(others: Any, name: str, questions: set[str]) -> None:
+    operator = getattr(others, name).default
+    found = check_facts(operator, X)
+    assert {f.question for f in found} == questions
+    assert all(f"nothing is said about `{f.question}`" in str(f) for f in found)
+    # What only functions of one element are asked.
+    further = check_facts(operator, X, facts=Facts(elementwise=True))
+    more = {"inverse": {"power", "singular", "jumps", "tail"}, "steps": {"jumps"}, "bent": set(), "arc": {"is_bounded"}}
+    assert {f.question for f in further} >= (questions | more.get(name, set())) - {"elementwise", "degree", "tail"}
+    assert not check_facts(operator, X, facts=Facts(unknown=dict.fromkeys(QUESTIONS, "it is not known")))
+
+
+def test_every_question_has_a_check() -> None:
+    assert set(QUESTIONS) == set(operator_facts._QUESTIONS)
+    assert set(operator_facts._FORMS) == set(Form)
+
+
+# ---------------------------------------------------------------- what follows from them
 
 
 @pytest.mark.parametrize(
@@ -112,53 +198,12 @@ def test_no_line(overload: str, args: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("overload", "args"),
-    [
-        *(("gt.Scalar", (0.3,)), ("le.Scalar", (-0.7,)), ("threshold.default", (0.25, -1.0))),
-        *(("hardshrink.default", (0.4,)), ("round.default", ())),
-    ],
-)
-def test_jumps(overload: str, args: tuple[Any, ...]) -> None:
-    """The result jumps at each number, and nowhere else between -1 and 1."""
-    x = torch.linspace(-1, 1, 2001, dtype=torch.float64) + 1e-5
-    result, given = called(overload, x, *args)
-    found = x[:-1][(result.double().diff().abs() > 0.2)].tolist()
-    wanted = sorted(
-        first + n * distance
-        for first, distance in facts.jumps_of(overload, given)
-        for n in (range(-2, 2) if distance else (0,))
-        if abs(first + n * distance) < 1
-    )
-    assert found == pytest.approx(wanted, abs=2e-3)
-
-
-def test_what_jumps_nowhere_that_is_known() -> None:
-    assert not facts.jumps_of("gt.Scalar", {"other": float("inf")})
-    assert not facts.jumps_of("eq.Scalar", {"other": 0.3})
-
-
-@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc"])
-def test_whole_numbers(name: str) -> None:
-    result, _ = called(f"{name}.default", X)
-    assert f"{name}.default" in facts.WHOLE and torch.equal(result, result.round())
-
-
-@pytest.mark.parametrize(
-    ("overload", "args"),
     [("view.default", ([-1],)), ("expand.default", ([2, 12],)), ("unsqueeze.default", (0,)), ("clone.default", ())]
     + [("to.dtype", (torch.int32,)), ("flatten.using_ints", ()), ("contiguous.default", ())],
 )
 def test_numbers_that_are_handed_on(overload: str, args: tuple[Any, ...]) -> None:
     x = torch.arange(24).reshape(2, 12)
     assert overload in facts.HANDING_ON and torch.equal(called(overload, x, *args)[0].flatten(), x.flatten().long())
-
-
-@pytest.mark.parametrize("name", facts.AMPLIFIERS)
-def test_functions_that_amplify_small_operands(name: str) -> None:
-    found = facts.AMPLIFIERS[name]
-    x = torch.tensor([0.25], dtype=torch.float64)
-    result = 1 / x if name == "div" else getattr(torch, name)(x)
-    assert math.isclose(found.of(0.25), float(result))
-    assert math.isclose(found.smallest(*((-1.0, float(result)) if found.divides else (float(result), 9.0))), 0.25)
 
 
 def test_indices() -> None:
@@ -168,56 +213,6 @@ def test_indices() -> None:
         ((found, at, axis),) = facts.indices_of(overload, given)
         assert found is table and at is index and torch.equal(result, table.index_select(axis, at))
     assert facts.indices_of("index.Tensor", {"self": table, "indices": [None, index]})[1] == (table, index, 1)
-
-
-@pytest.mark.parametrize("overload", ["add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "batch_norm.default"])
-def test_affine_operands(overload: str) -> None:
-    """In each operand that is declared, and in no other tensor, equal steps change the result equally."""
-    is_norm = overload == "batch_norm.default"
-    args: list[Any] = [X, *[X[0] + 1] * 4, False, 0.1, 1e-5, False] if is_norm else [X, X + 1]
-    operator = getattr(torch.ops.aten, overload.split(".")[0])
-    names = [a.name for a in schema_of(getattr(operator, overload.split(".")[1])).arguments]
-    found = []
-    for place in range(1 if is_norm else 2):
-        steps = [called(overload, *args[:place], args[place] + n, *args[place + 1 :])[0] for n in range(3)]
-        if torch.allclose(steps[1] - steps[0], steps[2] - steps[1], atol=1e-4):
-            found.append(place)
-    assert [names.index(name) for name in facts.AFFINE[overload]] == found
-
-
-FORMS: dict[facts.Form, Callable[..., Any]] = {
-    facts.Form.SUM: lambda a, b: a + b,
-    facts.Form.DIFFERENCE: lambda a, b: a - b,
-    facts.Form.PRODUCT: lambda a, b: a * b,
-    facts.Form.QUOTIENT: lambda a, b: a / b,
-    facts.Form.NEGATIVE: lambda a: -a,
-    facts.Form.EXPONENTIAL: torch.exp,
-    facts.Form.LOGARITHM: torch.log,
-    facts.Form.LOGARITHM_OF_MORE: lambda a: torch.log(1 + a),
-    facts.Form.RECIPROCAL: lambda a: 1 / a,
-    facts.Form.ROOT: torch.sqrt,
-    facts.Form.MAGNITUDE: torch.hypot,
-    facts.Form.SIGMOID: lambda a: 1 / (1 + torch.exp(-a)),
-    facts.Form.ROW_SUM: lambda a, axes: a.sum(axes),
-    facts.Form.ROW_MEAN: lambda a, axes: a.mean(axes),
-    facts.Form.ROW_MAXIMUM: lambda a, axes: a.amax(axes),
-    facts.Form.MAXIMUM_AND_POSITION: lambda a, axis: a.max(axis),
-}
-
-
-@pytest.mark.parametrize("overload", facts.FORMS)
-def test_a_form(overload: str) -> None:
-    form = facts.FORMS[overload]
-    assert form is not None
-    axes = {facts.Form.MAXIMUM_AND_POSITION: 1}.get(form, [1])
-    more = (
-        (X.flip(1),) if "b" in form.value.split() else (axes,) if "axes" in form.value or "axis" in form.value else ()
-    )
-    torch.testing.assert_close(called(overload, X, *more)[0], FORMS[form](X, *more))
-
-
-def test_every_form_has_an_overload() -> None:
-    assert {*facts.FORMS.values()} == {*FORMS} == {*facts.Form}
 
 
 @pytest.mark.parametrize(("overload", "args"), [("clamp_min.default", (1.0,)), ("clamp.default", (1.0, None))])
@@ -249,17 +244,3 @@ def test_replaced_rows(overload: str, args: tuple[Any, ...]) -> None:
     ((axis, index),), new = replaced
     assert torch.equal(result.index_select(axis, index), new)
     assert facts.replaced_in(overload, given | {"accumulate": True}) is None or overload == "index_copy.default"
-
-
-@pytest.mark.parametrize("margin", [0.5 / 256, 0.5 / 128, 0.5 / 32768])
-@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
-def test_a_saturation(name: str, margin: float) -> None:
-    end = facts.saturates_from(f"{name}.default", margin)
-    assert end is not None
-    beyond = torch.linspace(end + 1e-5, 50, 1000, dtype=torch.float64)
-    limits = getattr(torch.ops.aten, name).default(torch.tensor([-60.0, 60.0], dtype=torch.float64))
-    low, high = (called(f"{name}.default", sign * beyond)[0] for sign in (-1, 1))
-    assert (low - limits[0]).abs().max() <= margin
-    assert (high - limits[1]).abs().max() <= margin
-    assert float((called(f"{name}.default", 0.99 * beyond[:1])[0] - limits[1]).abs()) > margin
-    assert facts.saturates_from("relu.default", 2.0) is None

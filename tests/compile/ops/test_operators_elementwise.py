@@ -18,9 +18,9 @@ import micronpu
 from micronpu.ir import GraphBuilder, QParams
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops import Op
+from micronpu.ops.bounds import never_negative
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.signs import never_negative
 from micronpu.ops.tables.functions import GELU_SLOPE
 from micronpu.ops.tables.table import LookupTable
 from micronpu.quantize.decompose import decompose

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.unit.quantize.test_solver import FIXED, INT8, INT16, JOIN, MOVE, WIDE, Table, described, observer
 
-from micronpu.ops.facts import Form
+from micronpu.ir.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.solver.neighbours import observe_for_neighbours
 from micronpu.quantize.solver.requirements import requirements

@@ -14,10 +14,10 @@ import torch
 from tests.layers import SOURCE, nodes
 
 from micronpu.base.errors import ModelError
+from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule, fixed_qparams, own_qparams, shares_qparams
 from micronpu.ir.types import DType
-from micronpu.ops.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.observing import RangeObserver

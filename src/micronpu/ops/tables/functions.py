@@ -8,18 +8,21 @@ except that of `gelu`, whose error is stated there.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
 from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.facts import ANY, POSITIVE, SIGNS, TRUTHS, Amplifier, Facts, Form, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
-from micronpu.ir.lowering import Float, Writer, decomposes
+from micronpu.ir.lowering import Float, Writer, decomposes, states
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ops.activation import sigmoid
+from micronpu.ops.bounds import divided, jumps_at, never_negative, sign_of_operand, squared, with_zeros
 from micronpu.ops.comparisons import STEEPNESS
-from micronpu.ops.elementwise import inverse, power, scaled
-from micronpu.ops.signs import never_negative
+from micronpu.ops.elementwise import INVERSE, inverse, power, scaled
 from micronpu.ops.tables.table import (
     RealFunction,
     Reals,
@@ -52,57 +55,56 @@ def _softplus(x: Reals) -> Reals:
 
 # ---------------------------------------------------------------- tables only
 
-_PLAIN: dict[str, RealFunction] = {
-    "exp2": np.exp2,
-    "log2": lambda x: _log(x) / math.log(2.0),
-    "log10": lambda x: _log(x) / math.log(10.0),
-    "erf": _erf,
-    "erfc": lambda x: 1.0 - _erf(x),
-    "sin": np.sin,
-    "cos": np.cos,
-    "sinc": np.sinc,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "trunc": np.trunc,
-    "frac": lambda x: x - np.trunc(x),
-}
+
+def _table(name: str, function: RealFunction, *, steps: Steps | None = None, **facts: Any) -> None:
+    unary(*places(name), steps=steps, facts=Facts(**facts))(lambda node: function)
 
 
-_STEPS: dict[str, Steps] = {
-    "floor": in_whole_numbers,
-    "ceil": in_whole_numbers,
-    "round": in_whole_numbers,
-    "trunc": refused,
-    "frac": refused,
-}
+_ERROR = NormalDist(0.0, math.sqrt(0.5))
+_LOG2, _LOG10 = Amplifier(math.log2, lambda y: 2.0**y), Amplifier(math.log10, lambda y: 10.0**y)
+_ANGLES = (-math.pi / 2, math.pi / 2)
+_POLES = {"jumps": "a jump between infinities has no numbers on its sides"}
+_WHOLE = {"jumps": "at whole numbers, where scales that avoid them cost 0.7 dB"}
+
+_table("exp2", np.exp2, range=POSITIVE)
+_table("log2", lambda x: _log(x) / math.log(2.0), singular=True, amplifier=_LOG2)
+_table("log10", lambda x: _log(x) / math.log(10.0), singular=True, amplifier=_LOG10)
+_table("erf", _erf, range=SIGNS, tail=lambda y: _ERROR.inv_cdf(1.0 - y / 2.0))
+_table("erfc", lambda x: 1.0 - _erf(x), range=(0.0, 2.0), tail=lambda y: _ERROR.inv_cdf(1.0 - y / 2.0))
+_table("sin", np.sin, range=SIGNS)
+_table("cos", np.cos, range=SIGNS)
+_table("sinc", np.sinc, range=(-0.22, 1.0), unknown={"tail": "it has waves far beyond"})  # its lowest value is -0.2172
+_table("tan", np.tan, unknown=_POLES)
+_table("asin", np.arcsin, range=_ANGLES, is_bounded=True)
+_table("acos", np.arccos, range=(0.0, math.pi), is_bounded=True)
+_table("atan", np.arctan, range=_ANGLES, tail=lambda y: 1.0 / math.tan(y))
+_table("sinh", np.sinh)
+_table("cosh", np.cosh, range=(1.0, math.inf))
+_table("asinh", np.arcsinh)
+_table("acosh", np.arccosh, range=POSITIVE)
+_table("atanh", np.arctanh, is_bounded=True)
+_table("floor", np.floor, steps=in_whole_numbers, whole=True, unknown=_WHOLE)
+_table("ceil", np.ceil, steps=in_whole_numbers, whole=True, unknown=_WHOLE)
+_table("round", np.rint, steps=in_whole_numbers, whole=True, jumps=frozenset({(0.5, 1.0)}))
+_table("trunc", np.trunc, steps=refused, whole=True, unknown=_WHOLE)
+_table("frac", lambda x: x - np.trunc(x), steps=refused, range=SIGNS, unknown=_WHOLE)
 
 
-def _table(name: str, function: RealFunction) -> None:
-    unary(*places(name), steps=_STEPS.get(name))(lambda node: function)
+_DECIMALS = Facts(elementwise=True, unknown={"jumps": "it depends on the decimals"})
 
 
-for _name, _function in _PLAIN.items():
-    _table(_name, _function)
-
-
-@decomposes("round.decimals", "round_.decimals")
+@decomposes("round.decimals", "round_.decimals", facts=_DECIMALS)
 def _round_to_decimals(write: Writer) -> Float:
     """round(x, decimals=2) -> round(100 x) / 100"""
     x, shift = write.given["self"], 10.0 ** int(write.given["decimals"])
     return scaled(write, write("round.default", scaled(write, x, shift)), 1.0 / shift)
 
 
-@unary(*places("sign"), *places("sgn"), quantization=fixed_qparams(1.0, 0, limits=(-1.0, 1.0)), steps=in_steps)
+_SIGN_RULE = fixed_qparams(1.0, 0, limits=(-1.0, 1.0))
+_SIGN = Facts(range=SIGNS, whole=True, degree=0.0, jumps=frozenset({(0.0, 0.0)}))
+
+
+@unary(*places("sign"), *places("sgn"), quantization=_SIGN_RULE, steps=in_steps, facts=_SIGN)
 def _sign(node: AtenArguments) -> RealFunction:
     return np.sign
 
@@ -114,13 +116,16 @@ def _sign_decomposed(write: Writer) -> Float:
     return write("clamp.default", steep, -1.0, 1.0)
 
 
-@unary("pow.Scalar", x="exponent")
+@unary("pow.Scalar", x="exponent", facts=Facts(range=lambda given, of: POSITIVE if given["self"] > 0 else ANY))
 def _power_of_number(node: AtenArguments) -> RealFunction:
     base = float(node.value("self"))
     return lambda x: np.power(base, x)
 
 
-@unary("threshold.default", "threshold_.default", steps=refused)
+_AT_THRESHOLD = Facts(jumps=lambda given: jumps_at(given["threshold"]))
+
+
+@unary("threshold.default", "threshold_.default", steps=refused, facts=_AT_THRESHOLD)
 def _threshold(node: AtenArguments) -> RealFunction:
     threshold, value = float(node.value("threshold")), float(node.value("value"))
     return lambda x: np.where(x > threshold, x, value)
@@ -130,7 +135,11 @@ def _shrunk(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
     return (refused if node.overload.startswith("hard") else in_lines)(node, x, function)
 
 
-@unary("hardshrink.default", "softshrink.default", steps=_shrunk)
+_HARD = Facts(range=with_zeros, jumps=lambda given: jumps_at(given["lambd"], -given["lambd"]))
+
+
+@unary("softshrink.default", steps=_shrunk, facts=Facts(range=sign_of_operand))
+@unary("hardshrink.default", steps=_shrunk, facts=_HARD)
 def _shrink(node: AtenArguments) -> RealFunction:
     width = float(node.value("lambd"))
     if node.overload.startswith("hard"):
@@ -138,10 +147,16 @@ def _shrink(node: AtenArguments) -> RealFunction:
     return lambda x: np.sign(x) * np.maximum(np.abs(x) - width, 0.0)
 
 
-@unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar", steps=refused)
+_REMAINDER = Facts(unknown=dict.fromkeys(("jumps", "range"), "it depends on the divisor"))
+
+
+@unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar", steps=refused, facts=_REMAINDER)
 def _remainder(node: AtenArguments) -> RealFunction:
     divisor = np.float32(node.value("other"))
     return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
+
+
+states("remainder.Tensor", facts=Facts(unknown={"affine_in": "between jumps alone"}))
 
 
 @decomposes("remainder.Scalar", "remainder.Tensor", decides=True)
@@ -163,7 +178,15 @@ def _remainder_by_division(write: Writer) -> Float:
 
 # ---------------------------------------------------------------- powers and logarithms
 
-_table("reciprocal", np.reciprocal)
+_table(
+    "reciprocal",
+    np.reciprocal,
+    form=Form.RECIPROCAL,
+    power=-1.0,
+    range=lambda given, of: divided((1.0, 1.0), of(given["self"])),
+    amplifier=INVERSE,
+    unknown={**_POLES, "tail": "its range is that of the smallest operands"},
+)
 
 
 @decomposes(*places("reciprocal"))
@@ -172,7 +195,8 @@ def _reciprocal(write: Writer) -> Float:
     return inverse(write, write.given["self"])
 
 
-_table("sqrt", np.sqrt)
+_OF_ROOT = Amplifier(math.sqrt, lambda y: max(y, 0.0) ** 2)
+_table("sqrt", np.sqrt, form=Form.ROOT, power=0.5, range=POSITIVE, amplifier=_OF_ROOT)
 
 
 @decomposes(*places("sqrt"))
@@ -181,7 +205,7 @@ def _root(write: Writer) -> Float:
     return power(write, write.given["self"], 0.5)
 
 
-_table("square", np.square)
+_table("square", np.square, power=2.0, range=POSITIVE)
 
 
 @decomposes(*places("square"))
@@ -193,7 +217,14 @@ def _square(write: Writer) -> Float:
 _POWERS = ("pow.Tensor_Scalar", "pow_.Scalar")
 
 
-@unary(*_POWERS)
+def _powered(given: Given, of: IntervalOf) -> Interval:
+    x, exponent = of(given["self"]), given["exponent"]
+    if exponent == 2:
+        return squared(x)
+    return POSITIVE if exponent % 2 == 0 or x[0] >= 0 else ANY
+
+
+@unary(*_POWERS, facts=Facts(power=lambda given: float(given["exponent"]), range=_powered, unknown=_POLES))
 def _power(node: AtenArguments) -> RealFunction:
     exponent = float(node.value("exponent"))
     return lambda x: np.power(x, exponent)
@@ -215,7 +246,7 @@ def _power_decomposed(write: Writer) -> Float:
     return power(write, x, exponent) if exponent == 0.5 or never_negative(write, x) else None
 
 
-_table("expm1", np.expm1)
+_table("expm1", np.expm1, range=(-1.0, math.inf))
 
 
 @decomposes(*places("expm1"))
@@ -224,7 +255,8 @@ def _exp_minus_one(write: Writer) -> Float:
     return write("sub.Tensor", write("exp.default", write.given["self"]), write.constant(1.0))
 
 
-_table("log1p", lambda x: _log(x + 1))
+_LOG1P = Amplifier(math.log1p, math.expm1)
+_table("log1p", lambda x: _log(x + 1), form=Form.LOGARITHM_OF_MORE, amplifier=_LOG1P)
 
 
 @decomposes(*places("log1p"))
@@ -233,7 +265,12 @@ def _log_of_one_plus(write: Writer) -> Float:
     return write("log.default", write("add.Tensor", write.given["self"], write.constant(1.0)))
 
 
-@unary(*places("logit"))
+def _logits(given: Given, of: IntervalOf) -> Interval:
+    end = math.inf if not given["eps"] else math.log(1.0 / float(given["eps"]) - 1.0)
+    return -end, end
+
+
+@unary(*places("logit"), facts=Facts(is_bounded=True, singular=True, range=_logits))
 def _logit(node: AtenArguments) -> RealFunction:
     low, high = _inside(node)
     return lambda x: _log(np.clip(x, low, high)) - _log(1.0 - np.clip(x, low, high))
@@ -257,7 +294,7 @@ def _inside(node: AtenArguments) -> tuple[float | None, float | None]:
 
 # ---------------------------------------------------------------- sigmoid and what is made of it
 
-_table("silu", lambda x: x * sigmoid(x))
+_table("silu", lambda x: x * sigmoid(x), range=(-0.28, math.inf))  # its lowest value is -0.2785
 
 
 @decomposes(*places("silu"))
@@ -266,7 +303,7 @@ def _silu(write: Writer) -> Float:
     return write("mul.Tensor", write.given["self"], write("sigmoid.default", write.given["self"]))
 
 
-@unary(*places("gelu"))
+@unary(*places("gelu"), facts=Facts(range=(-0.18, math.inf)))  # its lowest value is -0.1700
 def _gelu(node: AtenArguments) -> RealFunction:
     if node.value("approximate") == "tanh":
         slope = math.sqrt(2.0 / math.pi)
@@ -281,7 +318,7 @@ def _gelu_decomposed(write: Writer) -> Float:
     return write("mul.Tensor", x, write("sigmoid.default", scaled(write, x, GELU_SLOPE)))
 
 
-_table("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6)
+_table("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6, range=TRUTHS, tail=lambda y: 3.0 - 6.0 * y)
 
 
 @decomposes(*places("hardsigmoid"))
@@ -323,7 +360,7 @@ def _exp_of_base(write: Writer) -> Float:
     return write("exp.default", write("mul.Tensor", power, write.constant(math.log(base))))
 
 
-@decomposes("rrelu.default", "rrelu_.default")
+@decomposes("rrelu.default", "rrelu_.default", facts=Facts(elementwise=True, range=sign_of_operand, degree=1.0))
 def _random_rectifier(write: Writer) -> Float:
     """rrelu(x) -> leaky_relu(x), with the mean slope, as in evaluation mode"""
     given = write.given
@@ -367,7 +404,12 @@ def _bend(node: AtenArguments) -> tuple[float, float, float]:
     return alpha, float(node.value("scale")), float(node.value("input_scale"))
 
 
-@unary(*_EXPONENTIAL)
+def _lowest(given: Given, of: IntervalOf) -> Interval:
+    alpha, scale = SELU if "alpha" not in given else (float(given["alpha"]), float(given.get("scale", 1.0)))
+    return (0.0 if of(given["self"])[0] >= 0 else -abs(alpha * scale), math.inf)
+
+
+@unary(*_EXPONENTIAL, facts=Facts(range=_lowest))
 def _exponential_rectifier(node: AtenArguments) -> RealFunction:
     alpha, scale, inner = _bend(node)
     return lambda x: scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) * inner))
@@ -393,7 +435,7 @@ def _soft_rectifier(write: Writer, x: Float) -> Float:
     return write("sub.Tensor", write("relu.default", x), _minus_log_sigmoid(write, x))
 
 
-@unary("softplus.default")
+@unary("softplus.default", facts=Facts(range=POSITIVE))
 def _softplus_of(node: AtenArguments) -> RealFunction:
     beta, threshold = float(node.value("beta")), float(node.value("threshold"))
     return lambda x: np.where(x * beta > threshold, x, _softplus(x * beta) / beta)
@@ -406,7 +448,7 @@ def _softplus_decomposed(write: Writer) -> Float:
     return scaled(write, _soft_rectifier(write, scaled(write, write.given["self"], beta)), 1.0 / beta)
 
 
-_table("mish", lambda x: x * np.tanh(_softplus(x)))
+_table("mish", lambda x: x * np.tanh(_softplus(x)), range=(-0.31, math.inf))  # its lowest value is -0.3089
 
 
 @decomposes(*places("mish"))
@@ -417,7 +459,7 @@ def _mish(write: Writer) -> Float:
     return write("mul.Tensor", x, write("tanh.default", soft))
 
 
-@unary("log_sigmoid.default")
+@unary("log_sigmoid.default", facts=Facts(range=(-math.inf, 0.0)))
 def _log_sigmoid(node: AtenArguments) -> RealFunction:
     return lambda x: -_softplus(-x)
 

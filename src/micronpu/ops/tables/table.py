@@ -22,7 +22,7 @@ table adds the difference, which is zero at both ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ import numpy.typing as npt
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import QuantizationRule, Value, own_qparams
 from micronpu.ir.registry import imports, operator
@@ -449,25 +450,25 @@ def refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
 
 
 def unary(
-    *overloads: str, quantization: QuantizationRule | None = None, steps: Steps | None = None, x: str = "self"
+    *overloads: str,
+    facts: Facts,
+    quantization: QuantizationRule | None = None,
+    steps: Steps | None = None,
+    x: str = "self",
 ) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
     """Register a real function under ATen overloads; the decorated definition returns it for the arguments of a call.
 
     Args:
+        facts: what holds for its results; that it is element by element is not stated.
         quantization: annotation rule; default: own observer.
         steps: makes the operators of a step function for an int16 operand.
         x: name of the operand in the schema.
     """
 
     def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
-        @imports(
-            *overloads,
-            quantization=quantization or own_qparams(),
-            moves_only=False,
-            is_table=True,
-            elementwise=True,
-            x=x,
-        )
+        rule, stated = quantization or own_qparams(), replace(facts, elementwise=True)
+
+        @imports(*overloads, quantization=rule, moves_only=False, is_table=True, facts=stated, x=x)
         def build(node: AtenNode) -> Tensor:
             operand = node.tensor("x")
             if steps is not None and operand.type.dtype is DType.INT16:

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
-from micronpu.ops.facts import Form
+from micronpu.ir.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
-from micronpu.ops.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.solver.values import Numbers, Value, Values

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from micronpu.ir.facts import NOWHERE, Form, Jumps
 from micronpu.ir.op import QuantizationRule
-from micronpu.ops.facts import Form
 
 Numbers: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class Value:
         second: the second one.
         line: (x, factor, addend) of a value that is ``factor * x + addend``, or None.
         power: exponent c of a value that is the power c of its first operand, or None.
-        jumps: where the result jumps, see `micronpu.ops.facts.jumps_of`.
+        jumps: where the result jumps, see `micronpu.ir.facts.Facts`.
         is_bounded: True for a function on an interval, at whose ends it is steep.
         is_whole: True if all results are whole numbers.
         is_one_of: True if each element is that of one operand, so that the others may saturate.
@@ -94,7 +94,7 @@ class Value:
     second: Value | None = None
     line: tuple[Value, float, float] | None = None
     power: float | None = None
-    jumps: frozenset[tuple[float, float]] = frozenset()
+    jumps: Jumps = NOWHERE
     is_bounded: bool = False
     is_whole: bool = False
     is_one_of: bool = False
