@@ -8,6 +8,7 @@ values everywhere.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,11 +19,11 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_random, overload_name
 from micronpu.frontend.tensors import copied, read
-from micronpu.ops.convolution import CONVOLUTIONS_2D
+from micronpu.ops.convolution import CONVOLUTIONS_2D, TRANSPOSED
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.running import Row, float_values
-from micronpu.quantize.thresholds import SMALL_IMAGE
+from micronpu.quantize.thresholds import COLUMN_BYTES, SMALL_IMAGE
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
 
@@ -159,6 +160,8 @@ def _widen_call(node: Node, made: Node) -> None:
         made.args, made.kwargs = tuple(map(_wide_type, made.args)), {k: _wide_type(v) for k, v in made.kwargs.items()}
         if overload_name(node) in CONVOLUTIONS_2D:
             made.target = _conv2d
+        elif overload_name(node) in TRANSPOSED:
+            made.target = _transposed(target)
         _widen_factory(node, made, target)
     elif isinstance(target, OperatorBase):
         made.target = _single(target)
@@ -219,6 +222,27 @@ def _conv2d(
     if bias is not None:
         run += bias.reshape(1, -1, 1)
     return result.reshape(n, c, rows, pitch)[..., :columns].contiguous()
+
+
+@functools.cache
+def _transposed(target: Any) -> Callable[..., Any]:
+    """Return a transposed convolution whose float64 kernel holds a column for each output of each tap of each sample.
+
+    Large ones are computed for one sample and one output channel at a time.
+    """
+
+    def transposed(x: torch.Tensor, weight: torch.Tensor, bias: Any = None, *rest: Any, **more: Any) -> torch.Tensor:
+        groups = rest[3] if len(rest) > 3 else more.get("groups", 1)
+        size = 8 * x.shape[0] * math.prod(x.shape[2:]) * math.prod(weight.shape[1:])
+        if size <= COLUMN_BYTES or groups != 1 or x.dim() != weight.dim() or x.requires_grad:
+            return target(x, weight, bias, *rest, **more)  # type: ignore[no-any-return]
+        made = [
+            torch.cat([target(one, own, None, *rest, **more) for own in weight.split(1, 1)], 1) for one in x.split(1)
+        ]
+        result = torch.cat(made)
+        return result if bias is None else result.add_(bias.reshape(-1, *[1] * (x.dim() - 2)))
+
+    return transposed
 
 
 @functools.cache

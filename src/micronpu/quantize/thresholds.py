@@ -101,6 +101,8 @@ RESULT_BYTES = 1 << 26  # Maximum size of the results of all samples [bytes; not
 FEWEST_EVALUATED = 4  # Minimum number of samples of an evaluation, regardless of cost [samples; not measured]
 # Widths that weights may have [bits; accuracy within 0.2 points with six on three trained networks (ebc27c87)]
 WEIGHT_BITS = (8, 7, 6, 5, 4)
+# Memory of a transposed convolution in float64 from which it is computed in pieces [bytes; not measured]
+COLUMN_BYTES = 1 << 30
 # Size of the rows that are kept of a generator of calibration data [bytes; 80 pictures of 224x224x3]
 STREAM_BYTES = 48 << 20
 LEAST_OF_STREAM = 16  # Number of rows that are kept whatever their size [rows; those that suffice to hold some out]

@@ -6,10 +6,12 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from micronpu.base.errors import ModelError
-from micronpu.quantize import thresholds
+from micronpu.quantize import float64, thresholds
 from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.float64 import in_float64
 from micronpu.verify.static_checks import _moments
 
 EXAMPLE = (torch.zeros(1, 256),)
@@ -59,3 +61,16 @@ def test_moments_are_those_of_all_rows(axis: int) -> None:
     whole = torch.cat([v.double().movedim(axis, 0).flatten(1) for v in values], 1)
     for found, wanted in zip(_moments(values, axis), torch.std_mean(whole, 1), strict=True):
         assert torch.allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.ConvTranspose2d, (3, 7, 5, 6)), (nn.ConvTranspose1d, (3, 7, 6))])
+def test_large_transposed_convolutions_are_computed_in_pieces(
+    layer: type[nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = layer(7, 9, 3, stride=2, padding=1, output_padding=1).eval()
+    x = torch.randn(shape)
+    module = in_float64(torch.export.export(model, (x,)).module())
+    wanted = module(x)
+    monkeypatch.setattr(float64, "COLUMN_BYTES", 0)
+    assert torch.allclose(module(x), wanted, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(wanted.float(), model(x), atol=1e-5)
