@@ -28,7 +28,7 @@ from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, float_behind, is_compute, is_dequantize, is_quantize
+from micronpu.frontend.program import arguments, float_behind, is_compute, is_conversion, is_dequantize, is_quantize
 from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
@@ -362,6 +362,9 @@ class DequantizedReference:
             if is_quantize(node) and node not in self._constant
             for first in (self._first(node),)
         )
+        self._by_quantize = {layer.quantize: layer for layer in self.layers}
+        own = functools.partial(_own_step, self._steps)
+        self._own = Run(module, own, wanted=self._by_quantize, known=once)
 
     def exact(self, row: Row, but: Mapping[Node, Rounding] = _NOTHING) -> Values:
         """Return every value for a sample.
@@ -377,25 +380,23 @@ class DequantizedReference:
 
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
-        by_quantize = {layer.quantize: layer for layer in self.layers}
 
-        def step(node: Node) -> Step:
-            if is_quantize(node):
-                return lambda _: exact[node]
-            if is_dequantize(node) and isinstance(operand := exact[node.all_input_nodes[0]], torch.Tensor):
-                return lambda _: rounded(node, operand) if operand.is_floating_point() else exact[node]
-            return self._steps[node]
+        def behind(node: Node, value: Any, values: Mapping[Node, Any]) -> Any:
+            if not is_conversion(node):
+                return value
+            operand = exact[node.all_input_nodes[0]]
+            if is_quantize(node) or not isinstance(operand, torch.Tensor) or not operand.is_floating_point():
+                return exact[node]
+            return rounded(node, operand)
 
-        known = self._constants.values()
-        values = known | {n: exact[n] for n in self.module.graph.find_nodes(op="placeholder")}
-        run = Run(self.module, step, wanted=by_quantize, known=known)
-        for node in run.each(values):
-            if node in by_quantize:
+        values = self._constants.values() | {n: exact[n] for n in self.module.graph.find_nodes(op="placeholder")}
+        for node in self._own.each(values, behind=behind):
+            if node in self._by_quantize:
                 source = node.all_input_nodes[0]
                 before, wanted = values[source], exact[source]
                 if isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
                     # The logarithm of a value rounded to 0 saturates; NaN is replaced by the exact result.
-                    yield by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
+                    yield self._by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
@@ -424,6 +425,15 @@ class DequantizedReference:
                 break
             (node,) = floats
         return node
+
+
+def _own_step(steps: Mapping[Node, Step], node: Node) -> Step:
+    """Return the step of an operator; the values of conversions come from the exact ones."""
+    return _no_value if is_conversion(node) else steps[node]
+
+
+def _no_value(_: Mapping[Node, Any]) -> None:
+    return None
 
 
 def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
