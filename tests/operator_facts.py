@@ -35,7 +35,7 @@ _FORMS: Mapping[Form, Callable[..., torch.Tensor]] = {
 """Reference of each form; the second operand of those of rows is `dim`."""
 _SCALES = (1.0, 30.0, 1e-2)
 """Sizes of the random inputs."""
-_ENDS = (10.0, 1.0 - 1e-16, 1e300, -1e300)
+_ENDS = (10.0, 1.0 - 1e-16, 1.0, 1e300, -1e300)
 """Operands at which a result is large if it has no limits; first the largest that counts as a limit."""
 _NEAR = 1e-9
 """Largest difference, relative to the largest number, of results that are the same in double precision."""

@@ -11,7 +11,6 @@ from tests.layers import SOURCE, nodes
 PACKETS = {
     "ir/names.py": "spellings of users, and what ExecuTorch's decompositions call operators",
     "frontend/checks.py": "advice on operators that none of ours imports",
-    "frontend/integers.py": "an operator of quantized programs",
     "frontend/model_files/onnx_operators.py": "operators and modes of ONNX",
     "quantize/norms.py": "an argument of that name",
     "targets/neutron/target_spec.py": "a class of ExecuTorch, for scripts that use it",
