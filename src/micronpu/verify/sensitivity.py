@@ -14,7 +14,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import GraphModule, Node
@@ -315,13 +315,13 @@ class PrecisionPrice:
         for verdict in in_float:
             operators[verdict.node] += verdict.cycles
         times = [time for report in reports for time in report.latency]
-        clocks = {report.latency[0].clock_mhz for report in reports if report.latency}
-        if not clocks or any(report.operations and "time of the NPU" in report.missing for report in reports):
+        first = max((r.latency[0] for r in reports if r.latency), key=lambda t: t.clock_mhz, default=None)
+        if first is None or any(report.operations and "time of the NPU" in report.missing for report in reports):
             return cls(float(sum(operators.values())), None, operators, size, len(in_float))
-        clock = max(clocks)
-        cycles = sum(t.cycles * clock / t.clock_mhz for t in times)
+        cycles = sum(t.cycles * first.clock_mhz / t.clock_mhz for t in times)
         cycles += sum(v.cycles for r in reports if "time of the host" in r.missing for v in r.in_float)
-        return cls(cycles, cycles / clock / 1000, operators, size, len(in_float))
+        milliseconds = replace(first, cycles=round(cycles)).milliseconds
+        return cls(cycles, milliseconds, operators, size, len(in_float))
 
 
 class Path:
