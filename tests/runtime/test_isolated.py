@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -133,3 +137,44 @@ def test_a_program_that_never_ends_is_stopped(tmp_path):
         with pytest.raises(OptionError, match=r"time_limit is .* number of seconds above 0, or None"):
             RunOptions(time_limit=wrong)
     assert RunOptions(time_limit=None).time_limit is None
+
+
+TENSOR = {"dtype": "int8", "shape": [1, 8], "order": [0, 1]}
+ANSWERS = {
+    "a list": [1],
+    "no sizes": {"outputs": []},
+    "sizes below zero": {"sizes": [-5]},
+    "much data": {"sizes": [1 << 62]},
+    "no outputs": {"sizes": []},
+    "a number": {"outputs": 5, "sizes": []},
+    "too few": {"outputs": [], "sizes": []},
+    "no tensor": {"outputs": [float("nan")], "sizes": []},
+    "another type": {"outputs": [TENSOR | {"dtype": "O"}], "sizes": [8]},
+    "another shape": {"outputs": [TENSOR | {"shape": [1 << 40]}], "sizes": [8]},
+    "sizes that are no integers": {"outputs": [TENSOR | {"shape": [1e300, 8]}], "sizes": [8]},
+    "the same axis twice": {"outputs": [TENSOR | {"order": [0, 0]}], "sizes": [8]},
+    "many": {"outputs": [TENSOR] * 50_000, "sizes": [8] * 50_000},
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_process_that_was_taken_over_answers_anything(case, monkeypatch):
+    """The answer is read up to what the program's results need, and compared with them."""
+    with HostProgram(add_pte(), RunOptions(isolated=True)) as program:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            text = json.dumps(ANSWERS[case]).encode()
+            answer = len(text).to_bytes(8, "little") + text + bytes(8)
+
+            def write() -> None:
+                with contextlib.suppress(OSError):  # an answer that is too long is not read to its end
+                    theirs.sendall(answer)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            monkeypatch.setattr(program._isolated, "_channel", ours)
+            monkeypatch.setattr(program._isolated, "_how_it_ended", lambda: ("ended", ""))
+            with pytest.raises(PayloadError, match=r"made to do this|gave something that is no tensor"):
+                program.run(A, B)
+            ours.close()
+            writer.join()

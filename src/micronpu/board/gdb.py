@@ -26,6 +26,7 @@ _CHUNK = 1900
 _AT_ONCE = 16
 """Maximum number of packets without an answer; their answers fit into the socket's buffer."""
 _INTERRUPT = b"\x03"
+_BEGINS = re.compile(rb"[$\x03]")
 _PRINTED = re.compile(r"O(?:[0-9a-fA-F]{2})+")
 _ERROR = re.compile(r"E[0-9a-fA-F]{2}|E\..*", re.DOTALL)
 
@@ -80,18 +81,21 @@ class Packets:
 
     def pending(self) -> str | None:
         """Return a complete packet, or None; `_INTERRUPT` is a packet."""
-        while self._buffer and self._buffer[:1] not in (b"$", _INTERRUPT):
-            self._buffer = self._buffer[1:]  # acknowledgements
-        if self._buffer[:1] == _INTERRUPT:
-            self._buffer = self._buffer[1:]
-            return _INTERRUPT.decode()
-        end = self._buffer.find(b"#", 1)
-        if not 0 < end <= len(self._buffer) - 3:
-            return None
-        packet, self._buffer = self._buffer[1:end], self._buffer[end + 3 :]
-        with contextlib.suppress(EndedError):  # QEMU's last packet may find a closed connection
-            self.send_raw(b"+")
-        return packet.decode("latin-1")
+        while True:
+            start = _BEGINS.search(self._buffer)  # after acknowledgements
+            self._buffer = b"" if start is None else self._buffer[start.start() :]
+            if self._buffer[:1] == _INTERRUPT:
+                self._buffer = self._buffer[1:]
+                return _INTERRUPT.decode()
+            end = self._buffer.find(b"#", 1)
+            if not 0 < end <= len(self._buffer) - 3:
+                return None
+            packet, told, self._buffer = self._buffer[1:end], self._buffer[end + 1 : end + 3], self._buffer[end + 3 :]
+            is_whole = told.lower() == b"%02x" % (sum(packet) & 255)
+            with contextlib.suppress(EndedError):  # QEMU's last packet may find a closed connection
+                self.send_raw(b"+" if is_whole else b"-")  # which asks for the packet again
+            if is_whole:
+                return packet.decode("latin-1")
 
     def fill(self) -> None:
         """Read data that have arrived; wait up to the time limit of the socket.

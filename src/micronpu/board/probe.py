@@ -50,6 +50,8 @@ _PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$", re.MULTIL
 _GRACE = 0.3
 """Seconds for what a firmware still prints that ends without an exit status."""
 _SLICE = 0.05
+_HALT = 5.0
+"""Seconds to halt a core that does not end, and to ask where it is."""
 _LONGEST = 64 << 20
 """Bytes of a console."""
 
@@ -253,7 +255,7 @@ def run_on_probe(
         run = _Run(remote, elf, port, options, console)
         with remote.doing("the firmware ran"):
             status, fault = run.to_the_end()
-    output = run.output.replace(END_MARK, b"")
+    output = bytes(run.output).replace(END_MARK, b"")
     text = output.decode(errors="replace")
     fault = fault or fault_in(text, elf) or npu_in(text)
     found = ProbeRun(image.name, f"{core} at {options.gdb}", status, output, note=note, fault=fault)
@@ -269,27 +271,34 @@ class _Run:
     ) -> None:
         self._remote, self._elf, self._port, self._console = remote, elf, port, console
         self._seconds = options.seconds
-        self.output = b""
+        self.output, self._line = bytearray(), 0
         self._said = len(remote.said)
 
     def to_the_end(self) -> tuple[int, str]:
         """Exit status and fault."""
-        end = time.monotonic() + self._seconds
+        with self._remote.within(self._seconds + _GRACE + _HALT):
+            return self._to_the_end(time.monotonic() + self._seconds)
+
+    def _to_the_end(self, end: float) -> tuple[int, str]:
         self._remote.send("c")
+        verdict, over = None, False
         while True:
             done = self._packet()
             if done is not None:
                 return done
             self._poll()
             now = time.monotonic()
-            verdict = _VERDICT.search(self.output)
-            over = END_MARK in self.output or (self._port is not None and verdict is not None)
+            verdict = verdict or _VERDICT.search(self.output, self._line)
+            over = over or self.output.find(END_MARK, self._line) >= 0
+            over = over or (self._port is not None and verdict is not None)
+            self._line = self.output.rfind(b"\n") + 1
             if over:
                 end = min(end, now + _GRACE)
-            if over and verdict is None and is_garbled(self.output):  # an end mark by chance
+            if over and verdict is None and is_garbled(bytes(self.output)):  # an end mark by chance
                 raise self._silent("")
             if now >= end or len(self.output) > _LONGEST:
-                fault = "" if over else self._out_of_time(has_ended=verdict is not None)
+                with self._remote.within(_HALT):
+                    fault = "" if over else self._out_of_time(has_ended=verdict is not None)
                 return int(bool(fault) or (verdict is not None and verdict[1] == b"FAIL")), fault
 
     def _print(self, data: bytes) -> None:
@@ -319,8 +328,9 @@ class _Run:
             call = of_packet(packet, remote.read)
             self._print(call.printed)
             remote.send(str(call.answer))
-        elif re.match(r"[WX][0-9a-fA-F]{1,2}", packet):
-            code = int(re.match(r"[0-9a-fA-F]+", packet[1:])[0], 16)  # type: ignore[index]
+        elif (ended := re.match(r"[WX]([0-9a-fA-F]+)", packet)) is not None:
+            code = int(ended[1], 16)
+            code = code and (code & 0xFF or 1)
             return (code, "") if packet[0] == "W" else (1, f"the board ended with signal {code}")
         elif packet[:1] in ("T", "S"):
             return self._stopped()
@@ -350,7 +360,7 @@ class _Run:
         remote = self._remote
         remote.interrupt()
         with contextlib.suppress(SilentError):
-            while remote.receive(5.0)[:1] not in ("T", "S", "W", "X"):
+            while remote.receive()[:1] not in ("T", "S", "W", "X"):
                 pass
             if (fault := fault_of(remote, self._elf)) or has_ended:
                 return fault
@@ -364,7 +374,7 @@ class _Run:
         if not self.output:
             said = "The firmware has printed nothing"
             hint = "--serial PORT@BAUD if it prints to a UART; for semihosting, a firmware that is linked with it"
-        elif is_garbled(self.output):
+        elif is_garbled(bytes(self.output)):
             said, hint = f"The console has {len(self.output):,} bytes that are no text", "another baud rate"
         else:
             said, hint = f"The firmware has not ended, and its last line is {last[-1][:120]!r}", "a longer --time-limit"

@@ -7,6 +7,7 @@ servers of debug probes expect it.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import socket
 import struct
@@ -28,7 +29,10 @@ _CONNECT_SECONDS = 10.0
 _PACKET_BYTES = 400
 """Length of a packet that every server takes. Source: gdb's default."""
 _LONGEST_ANSWER = 1 << 20
+_LONGEST_DOCUMENT = 1 << 16
+"""Characters of a memory map, or of a description of registers."""
 _NOT_A_COMMAND = re.compile(r"unknown|invalid|not (found|supported|recogni)|unsupported|\berror\b", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"\b(\w{1,32})\s{0,8}=\s{0,8}[\"']([^\"'<>]*)[\"']")
 _ESCAPED = frozenset(b"#$}*")
 
 
@@ -78,14 +82,16 @@ def read_map(text: str) -> tuple[RemoteMemory, ...]:
         BoardError: a memory has no address, length or block size.
     """
     found = []
-    for match in re.finditer(r"<memory\s([^>]*)>", text):
+    for match in re.finditer(r"<memory\s([^<>]*)>", text):
         attributes = match[1]
         body = "" if attributes.endswith("/") else text[match.end() :].partition("</memory>")[0]
-        values = dict(re.findall(r"(\w+)\s*=\s*[\"']([^\"']*)[\"']", attributes))
-        blocks = re.search(r"<property\s+name=[\"']blocksize[\"']\s*>\s*(\w+)", body)
+        values = dict(_ATTRIBUTE.findall(attributes))
+        blocks = re.search(r"<property\s{1,8}name=[\"']blocksize[\"']\s*>\s*(\w+)", body)
         try:
             kind, block = values["type"], int(blocks[1], 0) if blocks else 0
             region = RemoteMemory(kind, int(values["start"], 0), int(values["length"], 0), block)
+            if min(region.start, region.size, block) < 0 or region.end > 1 << 32:
+                raise ValueError("outside of the address space")
         except (KeyError, ValueError) as error:
             raise BoardError(f"The GDB server's memory map is damaged: {attributes[:60]!r}.") from error
         if region.kind == "flash" and region.block <= 0:
@@ -115,6 +121,7 @@ class Remote(Packets):
     def __init__(self, address: str, seconds: float = 60.0) -> None:
         self.where = address
         self._doing, self._seconds = "connecting", seconds
+        self._end, self._together = time.monotonic() + seconds, False
         self.said = ""
         try:
             connection = socket.create_connection(parse_address(address), _CONNECT_SECONDS)
@@ -160,35 +167,46 @@ class Remote(Packets):
         Raises:
             BoardError: the connection is lost, or nothing comes in time.
         """
-        limit = self._seconds if seconds is None else seconds
-        end = time.monotonic() + limit
-        while (packet := self.pending()) is None:
-            if time.monotonic() > end or len(self._buffer) > _LONGEST_ANSWER:
-                raise SilentError(
-                    f"The GDB server at {self.where} did not answer within {limit:g} seconds while {self._doing}.",
-                    hint="the server's own messages; --time-limit, if erasing takes longer",
-                )
+        end = self._end if seconds is None else time.monotonic() + seconds
+        while time.monotonic() <= end and len(self._buffer) <= _LONGEST_ANSWER:
+            if (packet := self.pending()) is not None:
+                return _expanded(packet)
             with contextlib.suppress(SilentError):
                 self.fill()
-        return _expanded(packet)
+        raise SilentError(
+            f"The GDB server at {self.where} did not answer within {self._seconds:g} seconds while {self._doing}.",
+            hint="the server's own messages; --time-limit, if erasing takes longer",
+        )
 
     def ask(self, text: str) -> str:
         """The answer to a packet; what the server prints meanwhile is kept in `said`."""
+        if not self._together:
+            self._end = time.monotonic() + self._seconds
         return self.answer(text, self._keep)
 
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Give all questions together one time limit."""
+        before = self._together, self._end
+        self._together, self._end = True, min(time.monotonic() + seconds, self._end if self._together else math.inf)
+        yield
+        self._together, self._end = before
+
     def _keep(self, packet: str) -> None:
-        self.said += (text_of(packet) or b"").decode(errors="replace")
+        self.said = (self.said + (text_of(packet) or b"").decode(errors="replace"))[:_LONGEST_DOCUMENT]
 
     def _transfer(self, kind: str, annex: str) -> str:
         """A document of the server, whole."""
         text = ""
-        while True:
-            part = self.ask(f"qXfer:{kind}:read:{annex}:{len(text):x},{self._packet - 16:x}")
-            if part[:1] not in ("m", "l"):
-                return ""
-            text += part[1:]
-            if part[0] == "l" or len(part) == 1 or len(text) > _LONGEST_ANSWER:
-                return text
+        with self.within(self._seconds):
+            while len(text) <= _LONGEST_DOCUMENT:
+                part = self.ask(f"qXfer:{kind}:read:{annex}:{len(text):x},{self._packet - 16:x}")
+                if part[:1] not in ("m", "l"):
+                    return ""
+                text += part[1:]
+                if (part[0] == "l" or len(part) == 1) and len(text) <= _LONGEST_DOCUMENT:
+                    return text
+        raise BoardError(f"The GDB server at {self.where} has a {kind} of more than {_LONGEST_DOCUMENT:,} characters.")
 
     def command(self, text: str) -> str | None:
         """Return the output of a server's own command; None if the server does not have it."""
@@ -206,9 +224,9 @@ class Remote(Packets):
         for annex in re.findall(r"<xi:include\s+href=[\"']([\w.-]{1,64})[\"']", text)[:8]:
             text += self._transfer("features", annex)
         found = {}
-        for attributes in re.findall(r"<reg\s([^>]*)>", text):
-            values = dict(re.findall(r"(\w+)\s*=\s*[\"']([^\"']*)[\"']", attributes))
-            if values.get("regnum", "").isdecimal():
+        for attributes in re.findall(r"<reg\s([^<>]*)>", text):
+            values = dict(_ATTRIBUTE.findall(attributes))
+            if re.fullmatch("[0-9]{1,4}", values.get("regnum", "")):
                 found[values.get("name", "").lower()] = int(values["regnum"])
         return found
 
@@ -410,7 +428,7 @@ def _expanded(packet: str) -> str:
         if letter == "}":
             found.append(chr(ord(next(letters, "\0")) ^ 0x20))
         elif letter == "*" and found:
-            found.append(found[-1] * max(ord(next(letters, "\x1d")) - 29, 0))
+            found.append(found[-1][-1:] * max(ord(next(letters, "\x1d")) - 29, 0))
         else:
             found.append(letter)
     return "".join(found)

@@ -358,8 +358,9 @@ def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:
 
 
 def _print_bytes(data: bytes) -> None:
-    """Write the firmware's output as it arrives, without the end-of-transmission character of Arm's firmware."""
-    sys.stdout.write(data.replace(b"\x04", b"").replace(b"\r", b"").decode(errors="replace"))
+    """Write the firmware's output as it arrives; show what a terminal obeys, but for the end mark of Arm's firmware."""
+    text = data.replace(b"\x04", b"").replace(b"\r", b"").decode(errors="replace")
+    sys.stdout.write("".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text))
     sys.stdout.flush()
 
 

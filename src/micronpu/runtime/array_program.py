@@ -42,7 +42,7 @@ class ArrayProgram(HostProgram):
         arguments = self._arguments(inputs, self._loaded_method(name), _laid_out)
         if self._isolated is not None:
             with self._lock:
-                results = self._isolated.run(arguments, name, arrays=True)
+                results = self._isolated.run(arguments, name, self._loaded_method(name).outputs, arrays=True)
                 self._counts.called(name)
                 return results
         if self._native is None:

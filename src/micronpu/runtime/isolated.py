@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
 from micronpu.host.build import cache_directory
-from micronpu.program.pte import ELEMENT_TYPES
+from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.runtime.native import Array, in_order
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _LENGTH = 8  # size of the length prefix
 _LEAST = 1e-3  # seconds; 0 would select the socket's non-blocking mode
 _START_LIMIT = 600.0
 """Seconds until the process must be ready: importing torch takes minutes on a busy machine or a slow disk."""
+_SHORT, _LONGEST = 1 << 16, 1 << 32
+"""Bytes of an answer without results, and of a record."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
 _BFLOAT16 = "bfloat16"
 
@@ -54,19 +57,28 @@ def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | m
         channel.sendall(blob)
 
 
-def receive(channel: socket.socket, until: float | None = None) -> tuple[dict[str, Any], list[bytes]]:
+def receive(
+    channel: socket.socket, until: float | None = None, most: float = math.inf
+) -> tuple[dict[str, Any], list[bytes]]:
     """Receive a message of `send`.
 
     Args:
         until: deadline in `time.monotonic` seconds; None for none.
+        most: bytes of the head, and of the blobs.
 
     Raises:
         EOFError: the other side has closed the socket.
         TimeoutError: the message is incomplete at the deadline.
         ValueError: the data are not a message.
     """
-    head = parse_json(_read(channel, int.from_bytes(_read(channel, _LENGTH, until), "little"), until))
-    return head, [_read(channel, int(size), until) for size in head["sizes"]]
+    length = int.from_bytes(_read(channel, _LENGTH, until), "little")
+    if length > most:
+        raise ValueError("a message that is too long")
+    head = parse_json(_read(channel, length, until))
+    sizes = head.get("sizes") if isinstance(head, dict) else None
+    if not isinstance(sizes, list) or not all(isinstance(n, int) and n >= 0 for n in sizes) or sum(sizes) > most:
+        raise ValueError("a message without sizes, or one that is too long")
+    return head, [_read(channel, size, until) for size in sizes]
 
 
 def _read(channel: socket.socket, size: int, until: float | None) -> bytes:
@@ -216,21 +228,32 @@ class IsolatedProgram:
             self.close()
             raise
 
-    def run(self, inputs: Sequence[Any], method: str, arrays: bool = False) -> tuple[Any, ...]:
-        """Run once on checked tensors or arrays; see `HostProgram.run`, and `unpack` for the results."""
+    def run(
+        self, inputs: Sequence[Any], method: str, outputs: Sequence[TensorValue | None], arrays: bool = False
+    ) -> tuple[Any, ...]:
+        """Run once on checked tensors or arrays; see `HostProgram.run`, and `unpack` for the results.
+
+        Args:
+            outputs: what the program says of its results; the process must return nothing else.
+        """
         described, sent = pack_all(inputs)
-        head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent)
+        most = _SHORT * (1 + len(outputs)) + sum(0 if v is None else v.bytes for v in outputs)
+        head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent, most)
         try:
+            if not all(map(_fits, head["outputs"], outputs)) or len(head["outputs"]) != len(outputs):
+                raise ValueError("other results than the program has")
             return unpack_all(head["outputs"], blobs, arrays)
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # a process that was taken over answers anything
             raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
 
     def save(self, values: bool) -> list[bytes]:
         """Return the recorded ETDump, and the recorded values if requested."""
-        return self.ask({"do": "save", "values": values})[1]
+        return self.ask({"do": "save", "values": values}, most=_LONGEST)[1]
 
-    def ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request and return the response.
+    def ask(
+        self, head: dict[str, Any], blobs: Sequence[bytes] = (), most: int = _SHORT
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request and return the response, of at most that many bytes.
 
         Raises:
             MicroNpuError: the process reported an error, ended, or takes too long.
@@ -240,7 +263,7 @@ class IsolatedProgram:
             try:
                 self._channel.settimeout(self._limit)
                 send(self._channel, head, blobs)
-                answer, data = receive(self._channel, until)
+                answer, data = receive(self._channel, until, most)
             except TimeoutError as error:
                 self.close()
                 what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
@@ -267,7 +290,7 @@ class IsolatedProgram:
         """Send what the process imports, and wait until it can read a program; return its restrictions."""
         try:
             send(self._channel, head)
-            answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT)
+            answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT, _SHORT)
         except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
             how, printed = self._how_it_ended()
             raise RuntimeUnavailableError(
@@ -275,7 +298,7 @@ class IsolatedProgram:
                 hint="`micronpu doctor`; or --not-isolated, RunOptions(isolated=False), for a program that you trust",
             ) from error
         _raise_error(answer)
-        return frozenset(answer["fences"])
+        return frozenset(map(str, answer.get("fences") or ()))
 
     def _how_it_ended(self) -> tuple[str, str]:
         """Return how the process ended, with the last line of its output, and release its resources."""
@@ -299,6 +322,18 @@ class IsolatedProgram:
             text = "".join(c for c in next((line for line in reversed(lines) if line.strip()), "") if c.isprintable())
             return text[:200]
         return ""
+
+
+def _fits(head: Any, output: TensorValue | None) -> bool:
+    """Return True if the description of a result is as the program says."""
+    if output is None or not isinstance(head, dict):
+        return output is None and not isinstance(head, dict)
+    shape = head["shape"]
+    sizes_fit = len(shape) == len(output.shape) and all(
+        isinstance(n, int) and (0 <= n <= most if output.dynamic else n == most)
+        for n, most in zip(shape, output.shape, strict=True)
+    )
+    return bool(head["dtype"] == output.dtype and sizes_fit)
 
 
 def _raise_error(answer: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ class HostProgram:
         arguments = self._arguments(inputs, self._loaded_method(name))
         with self._lock:
             if self._isolated is not None:
-                results = self._isolated.run(arguments, name)
+                results = self._isolated.run(arguments, name, self._loaded_method(name).outputs)
                 self._counts.called(name)
                 return results
             if self._native is not None:
