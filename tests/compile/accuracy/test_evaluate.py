@@ -191,7 +191,7 @@ def test_sequences_begin_anew(tmp_path):
         "    return [list(torch.randn(n, 1, 4, generator=random)) for n in (5, 3, 4, 6)]\n"
     )
     given = [f"{tmp_path}/m.py:model", f"{tmp_path}/m.pte", "--data", f"{tmp_path}/m.py:data"]
-    result = CliRunner().invoke(app, ["eval", *given, "--labels", f"{tmp_path}/y.npy"])
+    result = CliRunner().invoke(app, ["evaluate", *given, "--labels", f"{tmp_path}/y.npy"])
     assert result.exit_code == 0, result.output
     assert "the last call of each" in " ".join(result.output.split())
 
@@ -273,14 +273,14 @@ def test_the_command(tmp_path, program):
     np.savez(tmp_path / "x.npz", x=X.numpy(), y=Y)
     said = [str(tmp_path / "model.py:net"), str(tmp_path / "net.pte"), "--data", f"{tmp_path}/x.npz:x"]
     labels = ["--labels", f"{tmp_path}/x.npz:y"]
-    done = CliRunner().invoke(app, ["eval", *said, *labels, "--report-json", str(tmp_path / "out.json")])
+    done = CliRunner().invoke(app, ["evaluate", *said, *labels, "--report-json", str(tmp_path / "out.json")])
     assert done.exit_code == 0, done.output
     assert "80.00 %" in done.output and "program (.pte)" in done.output
     reported = json.loads((tmp_path / "out.json").read_text())
     assert reported["version"] == 1 and reported["judged"][0]["score"]["value"] == pytest.approx(0.8)
-    own = CliRunner().invoke(app, ["eval", *said, *labels, "--metric", f"{tmp_path}/model.py:share"])
+    own = CliRunner().invoke(app, ["evaluate", *said, *labels, "--metric", f"{tmp_path}/model.py:share"])
     assert own.exit_code == 0 and "share" in own.output
-    wrong = CliRunner().invoke(app, ["eval", *said, "--labels", f"{tmp_path}/x.npz"])
+    wrong = CliRunner().invoke(app, ["evaluate", *said, "--labels", f"{tmp_path}/x.npz"])
     assert wrong.exit_code == 1 and "holds 2 arrays (x, y), of which one is the labels" in wrong.output
-    wrong = CliRunner().invoke(app, ["eval", *said, *labels, "--metric", f"{tmp_path}/model.py:none"])
+    wrong = CliRunner().invoke(app, ["evaluate", *said, *labels, "--metric", f"{tmp_path}/model.py:none"])
     assert wrong.exit_code == 1 and "has no function 'none'" in wrong.output

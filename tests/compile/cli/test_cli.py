@@ -206,7 +206,7 @@ def test_arrays_of_two_inputs_are_taken_in_order(nets, tmp_path):
 
 
 def test_per_tensor(nets, program, tmp_path):
-    run("compile", "-t", "imxrt700", "own.py:net", "--per-tensor", "-o", tmp_path / "a.pte")
+    run("compile", "-t", "imxrt700", "own.py:net", "--quantization", "per_channel=false", "-o", tmp_path / "a.pte")
     expected = micronpu.compile(
         *nets.net(),
         target="imxrt700",
@@ -266,7 +266,8 @@ def test_options_arrive(command, monkeypatch):
         raise ReachedError
 
     monkeypatch.setattr(f"micronpu.compiler.compile.{command}_model", spy)
-    arguments = [a for values, _ in VALUES.values() for a in values] + ["--weight-observer", "mse", "--equalize"]
+    arguments = [a for values, _ in VALUES.values() for a in values]
+    arguments += ["--quantization", "weight_observer=mse", "--quantization", "equalize"]
     for chosen in (["--target", "imx95", *arguments], ["--target", "imxrt700"]):
         result = CliRunner().invoke(app, [command, "nets.py:net", *chosen])
         assert "ReachedError" in result.stderr

@@ -255,7 +255,7 @@ def test_the_command_says_it_and_strict_writes_nothing(tmp_path):
     assert run(*base, "--strict").exit_code == 0
     done = run(*base, "--strict", "--no-verify")
     assert done.exit_code == 1 and "--strict makes errors of warnings, and with --no-verify" in done.output
-    assert run(*base, "--min-agreement", "0.01").exit_code == 0
+    assert run(*base, "--budget", "top1=0.01").exit_code == 0
 
 
 # ---------------------------------------------------------------- a quantized module in float

@@ -140,7 +140,8 @@ def test_the_command_takes_file_and_options(tmp_path):
     )
     (tmp_path / "q.toml").write_text('adaptive_rounding = true\n[default]\nactivation_observer = "minmax"\n')
     said = ["compile", f"{tmp_path}/model.py:net", "-t", "imxrt700-neutron", "--no-verify", "-o"]
-    options = ["--quantization", f"{tmp_path}/q.toml", "--weight-observer", "mse", "--bias-correction"]
+    options = ["--quantization", f"{tmp_path}/q.toml", "--quantization", "weight_observer=mse"]
+    options += ["--quantization", "bias_correction"]
     done = CliRunner().invoke(app, [*said, f"{tmp_path}/out.pte", *options])
     assert done.exit_code == 0, done.output
     torch.manual_seed(0)
@@ -158,5 +159,5 @@ def test_the_command_takes_file_and_options(tmp_path):
     assert (tmp_path / "out.pte").read_bytes() == made.buffer
     plain = micronpu.compile(model, torch.zeros(1, 6), "imxrt700-neutron", calibration=data, verify=False)
     assert plain.buffer != made.buffer
-    wrong = CliRunner().invoke(app, [*said, f"{tmp_path}/out.pte", "--activation-observer", "best"])
+    wrong = CliRunner().invoke(app, [*said, f"{tmp_path}/out.pte", "--quantization", "activation_observer=best"])
     assert wrong.exit_code == 1 and "`activation_observer` is 'best'" in wrong.output
