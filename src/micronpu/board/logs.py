@@ -33,7 +33,7 @@ from micronpu.base.files import write_file
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.base.installed import VERSION as OWN_VERSION
 from micronpu.base.parsing import parse_toml, toml_text
-from micronpu.board.printed import numbers_read, read_printed
+from micronpu.board.printed import count, numbers_read, read_printed
 from micronpu.report.codec import DecodeError, decode, encode
 
 NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
@@ -188,11 +188,11 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
     for line in lines:
         ended |= _OWN_END.search(line) is not None
         if match := _OWN_RUN.search(line):
-            found.add(NPU if match[1] else RUN, match[2], -1, int(match[3]))
+            found.add(NPU if match[1] else RUN, match[2], -1, count(match[3]))
         elif match := _OWN.search(line):
-            found.add(CALL, match[1], int(match[2]), int(match[3]))
+            found.add(CALL, match[1], count(match[2]), count(match[3]))
         elif match := _OWN_NPU.search(line):
-            found.add(NPU, match[1], int(match[2]), int(match[3]))
+            found.add(NPU, match[1], count(match[2]), count(match[3]))
         elif match := _OWN_PROGRAM.search(line):
             if program and match[2].lower() != program:
                 raise FileError(f"The log {name} is of several programs.", hint="a separate log of each program")
@@ -200,11 +200,11 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
         elif match := _OWN_CHIP.search(line):
             chip = match[1]
         elif match := _OWN_BEATS.search(line):
-            beats.setdefault((match[2], int(match[1])), []).append(int(match[3]))
+            beats.setdefault((match[2], count(match[1])), []).append(count(match[3]))
         elif match := _OWN_CLOCK.search(line):
-            clock = int(match[1]) / 1e6
+            clock = count(match[1]) / 1e6
         elif match := _OWN_NPU_CLOCK.search(line):
-            npu_clock = int(match[1]) / 1e6
+            npu_clock = count(match[1]) / 1e6
     if not found.times():
         return None
     _check_own(found, name, ended=ended)
@@ -227,13 +227,13 @@ def _executorch(lines: Sequence[str], name: str) -> BoardLog | None:
     for line in lines:
         begun |= "Ethos-U PMU report" in line
         if match := _PMU_CYCLES.search(line):
-            found.add(NPU, "ethosu_pmu_cycle_cntr", -1, int(match[1]))
+            found.add(NPU, "ethosu_pmu_cycle_cntr", -1, count(match[1]))
         elif match := _PMU_COUNTER.search(line):
-            counters[int(match[1])] = int(match[2])
+            counters[count(match[1])] = count(match[2])
         elif match := _PMU_EVENTS.search(line):
             events = [e.strip().removeprefix("ETHOSU_PMU_") for e in match[1].split(",")]
         elif match := _PMU_TOTAL.search(line):
-            found.add(RUN, "inference", -1, int(match[1]))
+            found.add(RUN, "inference", -1, count(match[1]))
     if not found.rows() and not begun:
         return None
     if not any(row.kind == NPU for row in found.rows()):
@@ -256,10 +256,10 @@ def _kit(lines: Sequence[str], name: str) -> BoardLog | None:
         begun += "Profile for " in line
         if match := _KIT_CYCLES.search(line):
             if match[1] == "TOTAL":
-                found.add(NPU, "NPU TOTAL", -1, int(match[2]))
+                found.add(NPU, "NPU TOTAL", -1, count(match[2]))
             begun = max(begun, 1)
         elif match := _KIT_BEATS.search(line):
-            beats[match[1]] = int(match[2])
+            beats[match[1]] = count(match[2])
             begun = max(begun, 1)
     if not begun:
         return None
@@ -286,7 +286,7 @@ def _helia(lines: Sequence[str], name: str) -> BoardLog | None:
     found, clock, header = _Collected(), None, list[str]()
     for line in texts[: texts.index(_HPX_END)]:
         if match := _HPX_CLOCK.match(line):
-            clock = int(match[1]) / 1e6
+            clock = count(match[1]) / 1e6
         elif line.startswith("---"):
             header = []
         elif line and not line.startswith("HPX_"):
@@ -302,12 +302,12 @@ def _helia(lines: Sequence[str], name: str) -> BoardLog | None:
 
 def _helia_row(row: Mapping[str, str], whole: bool, found: _Collected, name: str) -> None:
     number, op = row.get("Layer", ""), row.get("Op") or row.get("tag") or "layer"
-    if not whole or not number.strip().isdigit():
+    if not whole or not number.strip().isdecimal():
         raise FileError(f"The log {name} has a damaged row of layer {number or '?'}.", hint="a log without lost bytes")
     for kind, columns in ((OPERATION, _HPX_CYCLES), (NPU, _HPX_NPU)):
         cell = next((row[column].strip() for column in columns if column in row), "")
-        if cell.isdigit():
-            found.add(kind, op, int(number), int(cell))
+        if cell.isdecimal():
+            found.add(kind, op, count(number), count(cell))
 
 
 # ---------------------------------------------------------------- MicroProfiler
@@ -319,7 +319,7 @@ def _micro_profiler(lines: Sequence[str], name: str) -> BoardLog | None:
     found, number = _Collected(), 0
     for line in lines:
         if match := _TICKS.search(line):
-            found.add(OPERATION, match[1], number, int(match[2]))
+            found.add(OPERATION, match[1], number, count(match[2]))
             number += 1
     return BoardLog(name, "MicroProfiler", found.rows()) if number else None
 

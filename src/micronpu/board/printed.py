@@ -75,7 +75,7 @@ class Printed:
 
 @contextmanager
 def numbers_read(name: str) -> Iterator[None]:
-    """Turn a number with more digits than Python reads into an error message.
+    """Turn a number of more than 64 bits, for `count` or for Python, into an error message.
 
     Raises:
         FileError: there is one.
@@ -85,7 +85,14 @@ def numbers_read(name: str) -> Iterator[None]:
     except MicroNpuError:
         raise
     except ValueError as error:
-        raise FileError(f"The log {name} has a number of thousands of digits.", hint=_HINT) from error
+        raise FileError(f"The log {name} has a number of more than 64 bits.", hint=_HINT) from error
+
+
+def count(digits: str) -> int:
+    """Return the value of digits of a log; `ValueError` if no counter can hold it."""
+    if (value := int(digits)) >= 1 << 64:
+        raise ValueError
+    return value
 
 
 def read_printed(data: bytes, name: str) -> Printed:
@@ -153,8 +160,8 @@ def _blocks(lines: Sequence[str], name: str) -> Iterator[tuple[str, _Key, str, b
 def _array(form: str, content: bytes, name: str) -> Array:
     """Return a tensor with its axes in the order of the model."""
     dtype, shaped, ordered = form.split(":")
-    shape = [int(size) for size in shaped.split("x") if size]
-    order = [int(axis) for axis in ordered.split(",") if axis]
+    shape = [count(size) for size in shaped.split("x") if size]
+    order = [count(axis) for axis in ordered.split(",") if axis]
     if dtype not in ELEMENT_BYTES or sorted(order) != list(range(len(shape))):
         raise FileError(f"The log {name} has a tensor of the unknown kind {form!r}.", hint=_HINT)
     if math.prod(shape) * ELEMENT_BYTES[dtype] != len(content):

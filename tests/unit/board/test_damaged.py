@@ -10,17 +10,45 @@ import pytest
 from micronpu.base.errors import FileError
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
-from micronpu.board.logs import read_log
+from micronpu.board.logs import read_log, read_measurement
 from micronpu.cli.probe import log_view
 
-LONG = b"9" * 5000
+LINES = [
+    *("micronpu-run net 0 0 {}", "micronpu-cycles net 0 {}", "micronpu-cycles net {} 1"),
+    *("micronpu-run net 0 0 5\nmicronpu-clock {}", "micronpu-run net 0 0 5\nmicronpu-npu-beats net 0 AXI {}"),
+    *("Ethos-U PMU report\nethosu_pmu_cycle_cntr : {}", "Profile for net\nNPU TOTAL cycles: {}", "conv took {} ticks"),
+    "--- HPX_START ---\nLayer,Op,cycles\n{0},conv,{0}\n--- HPX_END ---",
+]
+"""A line of every form of log, without a number."""
 
 
-@pytest.mark.parametrize("line", [b"micronpu-run net 0 0 %s", b"micronpu-cycles net 0 %s", b"micronpu-run net %s 0 12"])
-@pytest.mark.parametrize("read", [read_log, log_view])
-def test_a_number_of_thousands_of_digits_is_a_sentence(read, line):
-    with pytest.raises(FileError):
-        read(line % LONG + b"\n", "console.txt")
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+@pytest.mark.parametrize("lines", LINES)
+def test_a_number_that_no_counter_holds_is_a_message(lines, digits):
+    ending = "\nPASS: 1 vectors, 0 elements differ\n"
+    read_log((lines.format(12) + ending).encode(), "console.txt")
+    with pytest.raises(FileError, match=r"log console.txt has a number of more than 64 bits"):
+        read_log((lines.format("9" * digits) + ending).encode(), "console.txt")
+
+
+@pytest.mark.parametrize("kind", ["int8:{}:0", "int8:1:{}"])
+def test_a_size_that_no_counter_holds_is_a_message(kind):
+    line = f"micronpu-output net 0 0 {kind.format('9' * 400)} 2 0 AAA="
+    with pytest.raises(FileError, match="a number of more than 64 bits"):
+        log_view(line.encode(), "console.txt")
+
+
+@pytest.mark.parametrize("key", ["ticks", "times", "number"])
+def test_a_number_of_a_measurement_that_no_counter_holds_is_a_message(key):
+    row = {"kind": '"run"', "name": '"net"', "number": "-1", "ticks": "1.5", "times": "1"}
+    head = 'format = "micronpu measurement"\nversion = 1\nform = "micronpu"\n[[rows]]\n'
+
+    def read(row):
+        return read_measurement((head + "".join(f"{k} = {v}\n" for k, v in row.items())).encode(), "m.toml")
+
+    assert read(row).rows[0].ticks == 1.5
+    with pytest.raises(FileError, match=r"m\.toml is no measurement: an integer has more than 64 bits"):
+        read({**row, key: "9" * 400})
 
 
 def image(path: Path, address: int, stored: int, needed: int) -> Path:
