@@ -96,6 +96,7 @@ BATCH = 64
 """Batch size of a float model, if it accepts batches."""
 _CLOSE = 1e-3  # relative to the largest value: effect of another summation order in a batch
 _SATURATED = 0.05  # share of an input's values outside of the program's range, above which their scale is doubted
+_FAR_OUTSIDE = 0.1  # distance beyond the range, in ranges, from which a row is not like those that calibrated
 _USED = 0.125  # share of the program's range that an input's values span, below which their scale is doubted
 _UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be unrelated
 
@@ -547,10 +548,12 @@ class _Finished:
                 continue
             (low, high), (least, most) = ((limit - zero) * scale for limit in limits), (float(x.min()), float(x.max()))
             outside, used = float(((x < low) | (x > high)).mean()), (min(most, high) - max(least, low)) / (high - low)
-            if least < most and (outside > _SATURATED or used < _USED):
-                what = (
-                    f"{outside:.1%} of them saturate" if outside > _SATURATED else f"they use {used:.1%} of its range"
-                )
+            beyond = np.maximum(low - x, x - high).reshape(len(x), -1).max(1, initial=0.0)
+            rows = int((beyond > _FAR_OUTSIDE * (high - low)).sum())
+            if least < most and (outside > _SATURATED or rows > _SATURATED * len(x) or used < _USED):
+                where = f"far beyond that in {rows:,} of {len(x):,} rows, " if rows else ""
+                saturates = outside > _SATURATED or rows > _SATURATED * len(x)
+                what = f"{where}{outside:.1%} of them saturate" if saturates else f"they use {used:.1%} of its range"
                 found.append(
                     f"The values of {io.name} are from {least:.4g} to {most:.4g}, and the program takes {low:.4g} to "
                     f"{high:.4g}: {what}. Try: the same scale for calibration data and these, as in training."

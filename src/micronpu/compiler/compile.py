@@ -209,7 +209,9 @@ def check_model(
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()
-    seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, proposal=how.proposal))
+    is_empty = calibration is None and not any(x.any() for x in examples)  # zeros only show the shapes
+    exact = () if is_empty else quantized.trial.exact_rows
+    seen = (*known, *of_graph(quantized.module, exact, proposal=how.proposal))
     if made.report.in_float:
         seen = (*of_host(quantized.module, made.report.in_float), *seen)
     return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *seen)))

@@ -22,9 +22,10 @@ WRONG = 0.5
 """Share of samples with another top-1 result from which a program decides otherwise."""
 _LISTED = 8
 """Maximum number of samples that are listed by number."""
-_PLACED, _PROBABLE = 0.9, 1e-3
+_PLACED, _PROBABLE, _UNDECIDED = 0.9, 1e-3, 1e-3
 """Share of the variance of a vector's elements that their means explain, from which each element has its own place;
-largest difference of a sum of probabilities from 1."""
+largest difference of a sum of probabilities from 1; lead of the largest element over the spread of all elements, below
+which it decides nothing."""
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -37,6 +38,8 @@ def decibels(signal: float, noise: float) -> float:
 def decibel_text(value: float, interval: tuple[float, float] | None = None) -> str:
     """``28.6 dB``, or ``28.6 dB (27.9 to 29.3)``."""
     within = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
+    if value == -math.inf:
+        return "no signal"
     return "no difference" if value == math.inf else f"{value:.1f} dB{within}"
 
 
@@ -132,6 +135,8 @@ def are_scores(values: Sequence[Array]) -> bool:
     if (every >= 0).all() and np.allclose(every.sum(1), 1.0, atol=_PROBABLE):
         return True
     leads = np.diff(np.partition(every, -2)[:, -2:])[:, 0]
+    if np.median(leads) < _UNDECIDED * every.std():  # as of a saturated state, whose largest elements are all 1
+        return False
     clear = np.median(leads - every.std(0)[every.argmax(1)]) >= 0
     return bool(clear or every.mean(0).var() < _PLACED * every.var())
 

@@ -329,7 +329,8 @@ class Frontier:
                 f"{decibel_text(self.activations)} with float weights."
             )
         best = max(self.points, key=lambda p: p.sqnr)
-        hint = best.hint or "micronpu.fix(model, data), or a larger max_slowdown"
+        slower = "" if best.is_chosen else ", or a larger max_slowdown"
+        hint = best.hint or f"micronpu.fix(model, data){slower}"
         return (
             ReportWarning(
                 NOTE,

@@ -99,15 +99,26 @@ def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorVal
     if wanted.dynamic and len(shape) == len(wanted.shape):
         fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
     if dtype != wanted.dtype or not fits:
-        same_size = math.prod(shape) == math.prod(wanted.shape)
         raise ModelError(
             f"{where} must be {signature_of(wanted)}, but {TensorSignature(dtype, shape)} was given.",
             hint=convert
             if fits
-            else f"tensor.reshape{wanted.shape}"
-            if same_size
-            else "the shape of the example inputs that the program was compiled with",
+            else _reshaped(shape, wanted.shape) or "the shape of the example inputs that the program was compiled with",
         )
+
+
+def _reshaped(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Return the expression that gives a tensor the required shape without mixing its axes; "" if there is none."""
+    own, others = ([size for size in of if size != 1] for of in (shape, wanted))
+    if math.prod(shape) != math.prod(wanted):
+        return ""
+    if own == others or sorted(own) != sorted(others):
+        return f"tensor.reshape{wanted}"
+    waiting, order = list(range(len(shape))), list[int]()
+    for size in wanted if len(wanted) == len(shape) else [*[1] * shape.count(1), *others]:
+        order.append(next(axis for axis in waiting if shape[axis] == size))
+        waiting.remove(order[-1])
+    return f"tensor.permute{tuple(order)}" + ("" if len(wanted) == len(shape) else f".reshape{wanted}")
 
 
 def other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:

@@ -284,3 +284,15 @@ def test_the_command(tmp_path, program):
     assert wrong.exit_code == 1 and "holds 2 arrays (x, y), of which one is the labels" in wrong.output
     wrong = CliRunner().invoke(app, ["evaluate", *said, *labels, "--metric", f"{tmp_path}/model.py:none"])
     assert wrong.exit_code == 1 and "has no function 'none'" in wrong.output
+
+
+def test_rows_that_saturate_are_noted_though_few_of_their_values_do():
+    """As faults, of which a threshold in float would be reached and in the program never is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    healthy = [0.3 * torch.randn(1, 32) for _ in range(32)]
+    faults = [x + torch.zeros(1, 32).index_fill_(1, torch.tensor([i % 32]), 4.0) for i, x in enumerate(healthy)]
+    program = micronpu.compile(model, healthy[0], "ethos-u55-128", calibration=healthy)
+    notes = micronpu.evaluate(model, [(x,) for x in healthy + faults], program).notes
+    assert len(notes) == 1 and "far beyond that in 32 of 64 rows, 1.6% of them saturate" in notes[0]
+    assert not micronpu.evaluate(model, [(x,) for x in healthy], program).notes

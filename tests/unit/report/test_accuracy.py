@@ -65,3 +65,10 @@ def test_the_worst_output_counts():
         "against the quantized model, top-1 agrees on 2 of 2. output 1: 20.0 dB against float, top-1 agrees on 1 of 2; "
         "40.0 dB against the quantized model, top-1 agrees on 2 of 2."
     )
+
+
+def test_a_saturated_state_is_no_vector_of_scores():
+    random = np.random.default_rng(0)
+    states = [np.tanh(random.normal(0, 20, (1, 16))) for _ in range(32)]
+    assert not are_scores(states)
+    assert are_scores([random.normal(0, 1, (1, 16)) for _ in range(32)])
