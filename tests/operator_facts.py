@@ -278,7 +278,13 @@ def _affine(call: _Call, facts: Facts) -> Found:
         if not holds and call.names[place] in facts.affine_in:
             yield "affine_in", f"equal steps of `{call.names[place]}` do not change the result equally", True
         is_alone = len(call.floats) == 2 and result.shape == call.x.shape == call.arguments[place].shape
-        if holds and is_alone and call.names[place] not in facts.affine_in and _by_element(call, place):
+        if (
+            holds
+            and is_alone
+            and not facts.moves
+            and call.names[place] not in facts.affine_in
+            and _by_element(call, place)
+        ):
             yield "affine_in", f"it is affine in `{call.names[place]}`", False
 
 

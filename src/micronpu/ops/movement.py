@@ -294,7 +294,8 @@ def order_of(given: Mapping[str, Any], rank: int) -> list[int]:
     return order
 
 
-@decomposes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)
+@decomposes("expand_as.default", "view_as.default", "reshape_as.default", early=True, facts=MOVES)
+@decomposes("type_as.default", early=True)
 def _drop_pattern(write: Writer) -> Float:
     """An operand used for its shape or type only is replaced by it.
 

@@ -60,11 +60,11 @@ def row_of(overload: str) -> tuple[Any, list[Any]]:
 
 
 def is_gone(overload: str) -> bool:
-    """Whether an overload is replaced before anything asks for facts."""
-    return all(isinstance(w, Decomposition) and w.early for w in LOWERINGS[overload])
+    """Whether an overload is replaced before anything asks for facts, and states none."""
+    return overload not in FACTS and all(isinstance(w, Decomposition) and w.early for w in LOWERINGS[overload])
 
 
-@pytest.mark.parametrize("overload", [name for name in overloads() if not is_gone(name)])
+@pytest.mark.parametrize("overload", [n for n in overloads() if not is_gone(n) and "cudnn" not in n])
 def test_the_facts_of_every_operator(overload: str) -> None:
     """ATen contradicts none that is stated, and suggests none that is not."""
     if "dim_order" in overload:
