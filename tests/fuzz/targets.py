@@ -474,3 +474,99 @@ def _records_of_runs() -> tuple[Sequence[bytes], Read]:
         return "read"
 
     return [whole, len(whole).to_bytes(4, "little") + whole], read
+
+
+@target("measurements", mutate_text)
+def _measurements() -> tuple[Sequence[bytes], Read]:
+    from tests import board_logs
+
+    from micronpu.board.logs import read_measurement, write_measurement
+
+    path = Path(tempfile.gettempdir()) / f"micronpu-fuzz-{os.getpid()}-measurement.toml"
+    write_measurement(path, board_logs.own().encode(), b"", "a board", is_emulated=True)
+    seed = path.read_bytes()
+    path.unlink()
+
+    def read(data: bytes) -> str:
+        read_measurement(data, "measurement.toml")
+        return "read"
+
+    return [seed], read
+
+
+# --- models of other tools ---
+
+
+def _read_model(suffix: str, seeds: Iterable[bytes]) -> tuple[Sequence[bytes], Read]:
+    """Those of the seeds that are read, and their reader without the file's own runtime, which has a process."""
+    from micronpu.base.errors import MicroNpuError
+    from micronpu.frontend.model_files import read_model
+
+    read = _in_file(suffix, lambda path: read_model(path, verify_import=False))
+
+    def is_read(data: bytes) -> bool:
+        try:
+            return read(data) == "read"
+        except MicroNpuError:
+            return False
+
+    return [data for data in seeds if is_read(data)], read
+
+
+@target("LiteRT models", mutate_inside, share=2)
+def _litert_models() -> tuple[Sequence[bytes], Read]:
+    from tests.cases import all_cases
+    from tests.oracle.ops.test_operators import legal
+
+    from micronpu.emit.litert import to_litert
+
+    rows = ((f"{row.family} {row.op.name}", bytes(to_litert(legal(row.graph())).data)) for row in all_cases())
+    return _read_model(".tflite", _smallest(rows))
+
+
+@target("ONNX models", mutate_bytes, share=2)
+def _onnx_models() -> tuple[Sequence[bytes], Read]:
+    from tests.compile.frontend.onnx_rows import ROWS
+
+    return _read_model(".onnx", _smallest((row.kind, row.model()) for row in ROWS))
+
+
+# --- servers ---
+
+
+@target("answers of GDB servers", mutate_text)
+def _gdb_servers() -> tuple[Sequence[bytes], Read]:
+    """A line for each answer, whose checksum is right; the connection ends after the last."""
+    from tests.board.gdb_server import Board, served, written
+
+    from micronpu.board.probe import ProbeOptions, run_on_probe
+
+    class Answers(Board):
+        def __init__(self, lines: Iterable[bytes]) -> None:
+            super().__init__()
+            self.lines = iter(lines)
+
+        def answer(self, packet: str) -> str | None:
+            return next(self.lines, b"X01").decode("latin-1")
+
+    class Recorded(Board):
+        def answer(self, packet: str) -> str | None:
+            answers.append((super().answer(packet) or "").encode("latin-1"))
+            return answers[-1].decode("latin-1")
+
+    def run(board: Board) -> str:
+        path = Path(tempfile.gettempdir()) / f"micronpu-fuzz-{os.getpid()}.elf"
+        try:
+            with served(board) as address:
+                done = run_on_probe(written(path), ProbeOptions(address, seconds=2))
+        finally:
+            path.unlink()
+        return "passed" if done.exit_code == 0 else "failed"
+
+    answers: list[bytes] = []
+    seeds = []
+    for options in ({}, {"by": "breakpoint"}, {"fault": 1 << 9}):
+        answers.clear()
+        run(Recorded(**options))
+        seeds.append(b"\n".join(answers))
+    return seeds, lambda data: run(Answers(data.split(b"\n")))

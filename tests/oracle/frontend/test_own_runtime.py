@@ -10,13 +10,16 @@ import pytest
 import torch
 from ai_edge_litert.interpreter import Interpreter
 from tests.oracle.frontend.litert_files import FileWriter
+from tests.runtime.test_fence import expected_fences
 
 import micronpu
 from micronpu.base.errors import ImportMismatchError
 from micronpu.frontend.facts import NOT_COMPARED
 from micronpu.frontend.model_files import read_model
+from micronpu.frontend.model_files.litert import parse
 from micronpu.frontend.model_files.litert_graph import LOWERINGS
 from micronpu.frontend.model_files.litert_operators import _elementwise
+from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime
 
 
 def weights(*shape: int, seed: int = 0) -> np.ndarray:
@@ -79,6 +82,14 @@ def test_a_file_that_the_runtime_refuses_is_a_note(tmp_path: Path):
     assert "unresolved custom op" in NOT_COMPARED.of(module)
     program = micronpu.compile(path, target="corstone300", calibration=[(torch.randn(1, 4, 4, 2),)])
     assert "not compared with the file's own runtime" in program.report.to_json()
+
+
+def test_the_process_of_the_comparison_is_fenced() -> None:
+    data = chain()
+    with LiteRtRuntime(parse(data), data, ()) as runtime:
+        assert runtime._process is not None
+        if "processes" in expected_fences():
+            assert "Seccomp:\t2" in Path(f"/proc/{runtime._process.pid}/status").read_text()
 
 
 def stateful() -> bytes:
