@@ -204,6 +204,7 @@ def quantized_methods(
             one,
             names=input_names(methods[name][0]),
             warnings=(*of_module(*methods[name], given[name], one.trial), *one.warnings),
+            trial=one.trial if len(given) == 1 else one.trial.without_calls(),  # methods share observers
         )
         for name, one in made.items()
     }

@@ -73,6 +73,8 @@ DECIDED: Fact[str] = Fact("micronpu_decided", "")
 """Name of a cast that converts a boolean, computed on the core, to a number."""
 SIZE: Fact[Any] = Fact("micronpu_size", None)
 """The size that a program with dynamic size was traced with."""
+EXTREMES: Fact[tuple[str, Any]] = Fact("micronpu_extremes", ("", None))
+"""Name of a quantize node whose range follows from calibrated values, and their farthest extremes with their calls."""
 
 # Facts about nodes of a core part.
 HANDLES: Fact[tuple[int, ...]] = Fact("micronpu_handles", ())

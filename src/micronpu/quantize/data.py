@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -370,6 +370,8 @@ class Trial:
         labels: for the metric, a row for each call; None to use the float model's outputs.
         macs: of a call.
         others: calibration samples beside held-out ones, for a figure from more samples; None for none.
+        calibrated: for each recording its calls among all that calibrated; () if they are held out, or unknown.
+        calibrating: number of all calls that calibrated; 0 if unknown.
     """
 
     recordings: tuple[Recording, ...]
@@ -384,6 +386,18 @@ class Trial:
     labels: Array | None = None
     macs: int = 0
     others: Trial | None = None
+    calibrated: tuple[range, ...] = ()
+    calibrating: int = 0
+
+    def without_calls(self) -> Trial:
+        """Return the trial without its place among the calls that calibrated."""
+        others = None if self.others is None else self.others.without_calls()
+        return replace(self, others=others, calibrated=(), calibrating=0)
+
+    @property
+    def with_others(self) -> tuple[Recording, ...]:
+        """The recordings and the others, if the float model's results are known."""
+        return (*self.recordings, *(self.others.recordings if self.others is not None and self.exact else ()))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -522,14 +536,18 @@ class CalibrationData:
         recordings = tuple(judging[n] for n in chosen)
         more = [own[0] for i, own in enumerate(groups) if kept and asked.held_out is None and i not in kept]
         count = affordable(exported, [*recordings, *(judging[n] for n in more)]) - len(recordings)
-        every = (*recordings, *(judging[more[i]] for i in _spread(len(more), max(count, 0))))
+        more = [more[i] for i in _spread(len(more), max(count, 0))]
+        every = (*recordings, *(judging[i] for i in more))
         exact = float_results(exported, every) if float_too else []
-        others = Trial(every[len(chosen) :], exact=exact[len(chosen) :]) if exact[len(chosen) :] else None
         macs = multiply_accumulates(exported.module)
         most_runs = thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS
         runs = max(1, min(most_runs, thresholds.PROGRAM_WORK // max(macs, 1)))
         gone = {i for number in kept for i in groups[number]}
-        used = [sequence for i, sequence in enumerate(everything) if i not in gone]
+        used = [i for i in range(len(everything)) if i not in gone]
+        calls = _calls_of(everything, used)
+        calibrating = sum(map(len, calls.values())) if len(used) == len(alike) - len(kept) else 0  # each sample once
+        own = tuple(calls[i] for i in more if calibrating)
+        others = Trial(every[len(chosen) :], exact=exact[len(chosen) :], calibrated=own, calibrating=calibrating)
         trial = Trial(
             recordings,
             chosen,
@@ -538,14 +556,23 @@ class CalibrationData:
             exact[: len(chosen)],
             bool(states),
             min(runs, len(recordings[0]) if states else len(recordings)),
-            () if states else [calls[0] for calls in used[:: max(1, len(used) // most)][:most] if calls],
+            () if states else [everything[i][0] for i in used[:: max(1, len(used) // most)][:most] if everything[i]],
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
             macs,
-            others,
+            others if others.exact else None,
+            tuple(calls[i] for i in chosen) if calibrating and not is_held_out else (),
+            calibrating,
         )
         rows = [row for sequence in everything for row in sequence]
-        return cls(used, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
+        sequences = [everything[i] for i in used]
+        return cls(sequences, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
+
+
+def _calls_of(sequences: Sequence[Recording], used: Sequence[int]) -> dict[int, range]:
+    """Return the calls of some sequences among all of theirs, by the numbers of the sequences."""
+    ends = itertools.accumulate(len(sequences[i]) for i in used)
+    return {i: range(end - len(sequences[i]), end) for i, end in zip(used, ends, strict=True)}
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:

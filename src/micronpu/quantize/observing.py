@@ -9,7 +9,7 @@ in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,6 +60,34 @@ class Thresholds:
         return sorted(number for number in found if low < number < high and number)
 
 
+@dataclass(frozen=True)
+class Extremes:
+    """Values from which a range follows.
+
+    Attributes:
+        calls, values: numbers of observed calls and values.
+        farthest: downwards and upwards, the farthest extremes of single calls with the numbers of these calls.
+        widens: True if the range has a margin.
+    """
+
+    calls: int
+    values: int
+    farthest: tuple[tuple[tuple[float, int], ...], ...]
+    widens: bool
+
+    def without(self, calls: range, side: int, reach: float, steps: int) -> float:
+        """Return the end of the range without some calls, downwards (side 0) or upwards.
+
+        Args:
+            reach: size of the range.
+            steps: LSBs of the range.
+        """
+        others = [end for end, call in self.farthest[side] if call not in calls]
+        end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out
+        margin = _margin(others, end, reach, self.values, steps) if self.widens and len(others) > 1 else 0.0
+        return end + margin
+
+
 class RangeObserver(nn.Module):
     """Learns a range from the values that it is called with, and returns them unchanged.
 
@@ -74,9 +102,11 @@ class RangeObserver(nn.Module):
         averages: True if they follow from the average.
         widens: True if the range gets a margin after few values.
         counted: names of the numbers that a checkpoint holds besides the buffers, old ones first.
-        calls, values: numbers of observed calls and values, while they are few.
+        calls, values: numbers of observed calls and values.
+        is_settled: 1 if the ends are given, and replace those that were found.
         is_calibrated: True after calibration: later values are repetitions, and not observed.
         farthest: [2, `EXTREMES`], downwards and upwards: the farthest extremes of single calls, largest first.
+        holders: [2, `EXTREMES`], numbers of these calls.
         thresholds: thresholds that must be between two LSBs, for int8.
         singularity: a `micronpu.quantize.solver.neighbours.Singularity`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
@@ -91,8 +121,9 @@ class RangeObserver(nn.Module):
     of_extremes: ClassVar[bool] = True
     averages: ClassVar[bool] = False
     widens: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = ("calls", "values", "lowest", "highest")
+    counted: ClassVar[tuple[str, ...]] = ("calls", "values", "lowest", "highest", "is_settled")
     farthest: torch.Tensor
+    holders: torch.Tensor
     is_dynamic = False  # torchao asks
     is_calibrated = False
     thresholds: Thresholds = Thresholds()
@@ -106,7 +137,7 @@ class RangeObserver(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
-        self.calls = self.values = 0
+        self.calls = self.values = self.is_settled = 0  # numbers, so that they are cached
         self.lowest = self.highest = 0.0
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
         self.register_buffer("eps", torch.tensor([eps]))
@@ -114,6 +145,7 @@ class RangeObserver(nn.Module):
         self.register_buffer("max_val", torch.tensor(-torch.inf))
         if self.widens:
             self.register_buffer("farthest", torch.full((2, at.EXTREMES), -torch.inf, dtype=torch.float64))
+            self.register_buffer("holders", torch.zeros((2, at.EXTREMES), dtype=torch.float64), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_calibrated:
@@ -126,7 +158,7 @@ class RangeObserver(nn.Module):
             seen = seen.clamp(*self.within)
         if seen.numel():
             self.see(seen)
-            if self.widens and self.values < at.ENOUGH_VALUES:
+            if self.widens:
                 self._note_ends(seen)
         return x
 
@@ -142,9 +174,11 @@ class RangeObserver(nn.Module):
     def _note_ends(self, x: torch.Tensor) -> None:
         low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
-            known = zip(self.farthest.tolist(), (-low, high), strict=True)
-            farthest = [sorted((*row, end), reverse=True)[: at.EXTREMES] for row, end in known]
-            self.farthest.copy_(torch.tensor(farthest, dtype=torch.float64))
+            for side, end in enumerate((-low, high)):
+                if end > float(self.farthest[side, -1]):
+                    known = [*zip(self.farthest[side].tolist(), self.holders[side].tolist(), strict=True)]
+                    known = sorted([*known, (end, self.calls)], key=lambda own: -own[0])[: at.EXTREMES]
+                    self.farthest[side], self.holders[side] = torch.tensor(known, dtype=torch.float64).T
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
@@ -168,33 +202,50 @@ class RangeObserver(nn.Module):
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         """Replace the range."""
-        self.values = at.ENOUGH_VALUES
+        self.is_settled = 1
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
-    def beyond(self) -> tuple[float, float]:
-        """Return the margin of the range, downwards and upwards.
+    def beyond(self, low: torch.Tensor, high: torch.Tensor) -> tuple[float, float]:
+        """Return the margin of a range, downwards and upwards, up to where wider qparams cost more than clipping.
 
-        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold: the
-        largest of k times as many values is expected to be larger by ln(k) times the mean excess.
+        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold.  So of
+        k of n calls that exceed it by s on average, a part of exp(-d / s) reaches d further, and is clipped there by
+        2 s^2 in the mean square.  The calls have N values, of which each is rounded by R^2 / (12 steps^2) in a range R:
+
+            exp(-d / s) = N R / (12 k steps^2 s)    where both together are least
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
-        if not self.widens or self.calls < at.EXTREMES or self.values >= at.ENOUGH_VALUES:
+        if not self.widens or self.calls < at.FEWEST_EXTREMES or self.is_settled:
             return 0.0, 0.0
-        first, last = self.farthest[:, 0].tolist(), self.farthest[:, -1].tolist()
-        found = []
-        for row, most, least in zip(self.farthest.tolist(), first, last, strict=True):
-            excess = sum(end - least for end in row[:-1]) / (at.EXTREMES - 1)
-            # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
-            found.append(min(excess * _logarithm(at.ENOUGH_VALUES / self.values), most) if most > 0 else 0.0)
-        return found[0], found[1]
+        ends = (-float(low), float(high))
+        reach, steps = sum(max(end, 0.0) for end in ends), self.quant_max - self.quant_min
+        rows = self.farthest[:, : self.calls // 2 + 1].tolist()  # more than half of the calls are no tail
+        less, more = (_margin(row, end, reach, self.values, steps) for row, end in zip(rows, ends, strict=True))
+        return less, more
+
+    @property
+    def extremes(self) -> Extremes | None:
+        """Return the values from which the range follows; None if it follows from others, too, or from few calls."""
+        own = type(self).calculate_qparams is RangeObserver.calculate_qparams and self.singularity is None
+        if (
+            not self.widens
+            or not own
+            or self.calls < at.FEWEST_EXTREMES
+            or math.isfinite(self.within[1] - self.within[0])
+        ):
+            return None
+        kept = min(self.calls // 2 + 1, at.EXTREMES)
+        rows = zip(self.farthest[:, :kept].tolist(), self.holders[:, :kept].long().tolist(), strict=True)
+        farthest = tuple(tuple(zip(*row, strict=True)) for row in rows)
+        return Extremes(self.calls, self.values, farthest, not self.is_settled)
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ends of the range, before thresholds and whole numbers are considered."""
         low, high = self.found()
         if low.numel() == 1:
-            less, more = self.beyond()
+            less, more = self.beyond(low, high)
             low, high = low - less, high + more
             reach = self.within[1] - self.within[0]
             if max(-self.lowest, self.highest) > at.FARTHEST_BEYOND * reach:
@@ -245,6 +296,9 @@ def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, 
         saved = state_dict.get(prefix + name)
         if isinstance(saved, torch.Tensor) and not buffer.numel():
             buffer.resize_(saved.shape)
+        elif name == "farthest" and isinstance(saved, torch.Tensor) and saved.shape != buffer.shape:  # fewer, once
+            filled = nn.functional.pad(saved, (0, max(buffer.shape[1] - saved.shape[1], 0)), value=-torch.inf)
+            state_dict[prefix + name] = filled[:, : buffer.shape[1]]  # type: ignore[index]
 
 
 def qparams_of(
@@ -266,6 +320,25 @@ def qparams_of(
     scale = torch.maximum((high - low) / float(quant_max - quant_min), eps)
     zero_point = quant_min - torch.round(low / scale).to(torch.int64)
     return scale, zero_point.clamp(quant_min, quant_max)
+
+
+def _margin(extremes: Sequence[float], end: float, reach: float, values: int, steps: int) -> float:
+    """Return the margin beyond an end of a range, see `RangeObserver.beyond`.
+
+    Args:
+        extremes: the farthest ones of single calls, largest first; the last is the threshold.
+        end: of the range.
+        reach: size of the range.
+        values: number of values in all calls.
+        steps: LSBs of the range.
+    """
+    most, least, count = extremes[0], extremes[-1], len(extremes) - 1
+    excess = sum(extreme - least for extreme in extremes[:-1]) / count
+    cost = values * reach / (12 * count * steps**2)
+    if not 0.0 < cost < excess < math.inf:
+        return 0.0
+    # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
+    return min(max(least + excess * _logarithm(excess / cost) - end, 0.0), max(most, 0.0))
 
 
 def _logarithm(number: float) -> float:
@@ -367,11 +440,9 @@ class HistogramObserver(RangeObserver):
 
     Attributes:
         histogram: values per bin, from ``min_val`` to ``max_val``.
-        is_settled: 1 if the ends, which replace those of the histogram, are given.
     """
 
     of_extremes: ClassVar[bool] = False
-    counted = (*RangeObserver.counted, "is_settled")
     bins: ClassVar[int] = at.BINS
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
     _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
@@ -380,7 +451,6 @@ class HistogramObserver(RangeObserver):
     def __init__(self, *limits: Any, **more: Any) -> None:
         super().__init__(*limits, **more)
         self.register_buffer("histogram", torch.zeros(self.bins, dtype=torch.float64))
-        self.is_settled = 0  # a number, so that it is cached
 
     def see(self, x: torch.Tensor) -> None:
         x = x.to(self.min_val.dtype)
@@ -429,10 +499,6 @@ class HistogramObserver(RangeObserver):
         middle = self._MIDDLES[filled] * ((last - first) / (self.bins * self._PARTS)) + first
         place = np.minimum((middle - low) / ((high - low) / self.bins), self.bins - 1).astype(np.int64)
         return np.bincount(place.ravel(), (count[filled] / self._PARTS).repeat(self._PARTS), self.bins)
-
-    def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
-        super().settle(low, high)
-        self.is_settled = 1
 
     def found(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = float(self.min_val), float(self.max_val)

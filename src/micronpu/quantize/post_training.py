@@ -15,7 +15,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.frontend.facts import SCOPES
+from micronpu.frontend.facts import EXTREMES, SCOPES
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
 from micronpu.quantize.nodes import NodeValues, moves, observer_of
@@ -167,6 +167,8 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
         options = {} if dtype == torch.float32 else {"out_dtype": dtype}
         dequantized = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
         node.replace_all_uses_with(dequantized)
+        if (extremes := getattr(observer, "extremes", None)) is not None:
+            EXTREMES.say(quantized, (quantized.name, extremes))
         origin = NodeSource(None, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
         origin.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(graph))
         origin.from_node = list(node.meta.get("from_node", ()))  # torch itself copies all that these refer to

@@ -302,7 +302,7 @@ class ProgramAccuracy:
         calls = f", {self.calls:,} call{'' if self.calls == 1 else 's'}" if self.calls else ""
         listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
         if self.held_out:
-            others = f" and {self.calibrated} that calibrated" if self.calibrated else ""
+            others = f" and {self.calibrated} cross-validated" if self.calibrated else ""
             return f"on {count}{others} ({listed}{calls})"
         least = LEAST_RECORDINGS if self.calls else LEAST
         return f"on {count} that also calibrated ({listed}{calls}; give {least} different ones to have some held out)"

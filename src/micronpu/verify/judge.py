@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,12 +26,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
+from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import is_conversion, is_float32, value_of
+from micronpu.frontend.program import arguments, is_conversion, is_float32, is_quantize, value_of
 from micronpu.frontend.run import called
-from micronpu.quantize.data import Trial
+from micronpu.quantize.data import Recording, Trial
 from micronpu.quantize.nodes import moves, results_of
-from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
+from micronpu.quantize.observing import Extremes
+from micronpu.quantize.running import Row, float_leaves, noise, representable_range, run_recordings
 from micronpu.report.accuracy import (
     Array,
     Comparison,
@@ -45,28 +48,121 @@ from micronpu.report.metrics import Metric
 from micronpu.verify import thresholds as at
 
 
+@dataclass(frozen=True)
+class JudgedResults:
+    """Results of a quantized module for the samples that count.
+
+    Attributes:
+        trial: these samples, the held-out ones first.
+        plain: results of the module for each call of each recording, as floats if the float model returns floats.
+        results: the same with the ranges of other samples where these calibrated, see `left_out`.
+        sources: of the elements of each output, see `sources_of`.
+    """
+
+    trial: Trial
+    plain: list[list[Row]]
+    results: list[list[Row]]
+    sources: Sequence[ElementSources | None] = ()
+
+    def accuracy(self, program: Sequence[Row] = ()) -> ProgramAccuracy | None:
+        """Return the accuracy against the float model; None if it is unknown, or without comparable outputs.
+
+        The rounding of a program, which differs from that of the quantized module, adds its own noise: the difference
+        of both is added to the module's results.  A call that the program has not run gets that of another call, as
+        much of it as the program has more noise than the module in the calls that both have run.
+
+        Args:
+            program: results of the program for the first calls; () to judge the quantized module.
+        """
+        if not self.trial.exact:
+            return None
+        results, before = self.results, list(itertools.chain.from_iterable(self.plain))
+        if program:
+            every, exact = (itertools.chain.from_iterable(of) for of in (results, self.trial.exact))
+            added = _added_noise(before, program, list(itertools.islice(exact, len(program))))
+            calls = iter([_with_program(i, y, before, program, added) for i, y in enumerate(every)])
+            results = [list(itertools.islice(calls, len(own))) for own in results]
+        return compared(results, self.trial, self.sources)
+
+
+def _added_noise(plain: Sequence[Row], program: Sequence[Row], exact: Sequence[Row]) -> list[float]:
+    """Return for each output the part of the difference of program and module that adds noise, 0 to 1."""
+    sums = np.zeros((len(exact[0]), 2))
+    for q, p, x in zip(plain, program, exact, strict=False):
+        for number, (own, ours, wanted) in enumerate(zip(q, p, x, strict=True)):
+            if wanted.is_floating_point():
+                y, z, w = (value.double().nan_to_num(0.0, 0.0, 0.0) for value in (own, ours, wanted))
+                more = float((z - w).square().sum() - (y - w).square().sum())
+                sums[number] += max(more, 0.0), float((z - y).square().sum())
+    return [math.sqrt(min(more / difference, 1.0)) if difference > 0 else 0.0 for more, difference in sums.tolist()]
+
+
+def _with_program(
+    number: int, result: Row, plain: Sequence[Row], program: Sequence[Row], added: Sequence[float]
+) -> Row:
+    """Return the program's result for a call: that of the quantized module with the difference of both.
+
+    Args:
+        number: of the call.
+        result: of the quantized module, perhaps with other ranges.
+        plain, program: results of the module and of the program with the same ranges.
+        added: of each output, see `_added_noise`.
+    """
+    other = number % len(program)
+    found = []
+    for y, q, p, before, part in zip(result, plain[other], program[other], plain[number], added, strict=True):
+        same = number == other and torch.equal(y, before)
+        is_sum = y.is_floating_point() and bool((q.isfinite() & p.isfinite()).all())
+        found.append(p if same else y + (1.0 if number == other else part) * (p - q) if is_sum else y)
+    return tuple(found)
+
+
 def judge(
     module: GraphModule,
     trial: Trial,
     integer_io: IntegerIO | None = None,
     known: Sequence[Sequence[Row]] | None = None,
-) -> tuple[list[list[Row]], ProgramAccuracy | None]:
-    """Run a quantized module on all samples of a trial, and compare it with the float model.
+) -> JudgedResults:
+    """Run a quantized module on all samples of a trial, for a comparison with the float model.
+
+    The figures are reproducible on the same machine.
 
     Args:
         module: result of quantization: its states, if it has any, are its last inputs and outputs.
         trial: the samples with the float model's results.
         integer_io: meaning of the module's integer inputs and outputs, or None.
         known: the module's results, if it has been run, as of `with_others`.
-
-    Returns:
-        The results for each call of each recording, as floats if the float model returns floats; and the accuracy
-        against the float model, None if it is unknown, or without comparable outputs. The figures are reproducible on
-        the same machine.
     """
-    every, judged = with_others(module, trial, integer_io, known)
-    accuracy = compared(every[: len(judged.recordings)], judged, sources_of(module)) if trial.exact else None
-    return every[: len(trial.recordings)], accuracy
+    plain = _run(module, trial, integer_io, known)
+    results = left_out(module, trial, integer_io, plain)
+    if trial.exact and (one := _decides_alone(trial, plain, results)) is not None:
+        results[one] = plain[one]
+    judged = _counting(trial, results)
+    count = len(judged.recordings)
+    return JudgedResults(judged, plain[:count], results[:count], sources_of(module))
+
+
+def _decides_alone(trial: Trial, plain: list[list[Row]], results: list[list[Row]]) -> int | None:
+    """Return the sample that has more noise than all others together because it is left out; None without one.
+
+    The others tell nothing about values that far away, and its own range contains them.
+    """
+    exact = [*trial.exact, *(trial.others.exact if trial.others is not None else ())]
+    powers = _powers(results, exact)
+    noises = (powers[..., 1] / np.maximum(powers[..., 0].sum(0), np.finfo(np.float64).tiny)).sum(1)
+    if not len(noises) or not np.isfinite(noises).all():
+        return None
+    most = int(noises.argmax())
+    return most if results[most] is not plain[most] and 2 * noises[most] > noises.sum() else None
+
+
+def _powers(results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> Array:
+    """Return signal and noise, [samples, outputs, 2]."""
+    powers = [
+        np.sum([noise(float_leaves(y), float_leaves(x)) for y, x in zip(*own, strict=True)], 0)
+        for own in zip(results, exact, strict=True)
+    ]
+    return np.reshape(powers, (len(exact), len(float_leaves(exact[0][0])), 2))
 
 
 def with_others(
@@ -85,18 +181,27 @@ def with_others(
         The results for each recording of the trial and of `trial.others`; and the trial with those of its samples that
         count: all, unless the held-out ones are noisier by more than chance.
     """
+    found = _run(module, trial, integer_io, known)
+    return found, _counting(trial, found)
+
+
+def _run(
+    module: GraphModule, trial: Trial, integer_io: IntegerIO | None, known: Sequence[Sequence[Row]] | None
+) -> list[list[Row]]:
+    if integer_io is not None:
+        given = [[integer_io.quantize(row) for row in recording] for recording in trial.with_others]
+        return [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
+    found = list(map(list, known or ()))
+    return found + run_recordings(module, trial.with_others[len(found) :])
+
+
+def _counting(trial: Trial, results: Sequence[Sequence[Row]]) -> Trial:
+    """Return the trial with the samples that count; `results` are for all."""
     others = trial.others if trial.exact else None
-    recordings = (*trial.recordings, *(others.recordings if others is not None else ()))
-    if integer_io is None:
-        found = list(map(list, known or ()))
-        found += run_recordings(module, recordings[len(found) :])
-    else:
-        given = [[integer_io.quantize(row) for row in recording] for recording in recordings]
-        found = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
-    count = len(trial.recordings)
-    if others is not None and not are_noisier(count, found, exact := [*trial.exact, *others.exact]):
-        return found, replace(trial, recordings=recordings, exact=exact, others=None)
-    return found, trial
+    if others is None or are_noisier(len(trial.recordings), results, exact := [*trial.exact, *others.exact]):
+        return trial
+    calibrated = others.calibrated
+    return replace(trial, recordings=trial.with_others, exact=exact, others=None, calibrated=calibrated)
 
 
 def for_search(trial: Trial, judged: Trial, results: list[list[Row]]) -> tuple[Trial, list[list[Row]]]:
@@ -123,11 +228,7 @@ def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Se
 
     It is the rank-sum test of each output (Mann and Whitney, 1947): no single sample decides it.
     """
-    powers = [
-        np.sum([noise(float_leaves(y), float_leaves(x)) for y, x in zip(*own, strict=True)], 0)
-        for own in zip(results, exact, strict=True)
-    ]
-    signal, error = np.moveaxis(np.reshape(powers, (len(exact), len(float_leaves(exact[0][0])), 2)), 2, 0)
+    signal, error = np.moveaxis(_powers(results, exact), 2, 0)
     ratios = error / np.maximum(signal, np.finfo(np.float64).tiny)
     ranks = ratios.argsort(0, kind="stable").argsort(0, kind="stable")
     total = len(ranks)
@@ -149,7 +250,7 @@ def compared(
     for number, first in enumerate(wanted[0] if wanted else ()):
         if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape:
             ys, xs = ([row[number].double().numpy() for row in of] for of in (found, wanted))
-            against = Comparison.of(ys, xs, lengths if trial.has_states else None)
+            against = _unseen_too(Comparison.of(ys, xs, lengths if trial.has_states else None))
             own = sources[number] if number < len(sources) else None
             parts = () if own is None or own.number.shape != xs[0].shape else unequal_parts(ys, xs, own)
             quarters = _over_calls(ys, xs, lengths) if trial.has_states else ()
@@ -161,6 +262,14 @@ def compared(
     metric = _metric(trial.metric, found, wanted, trial) if trial.metric is not None else None
     also = len(lengths) - len(trial.numbers) if trial.numbers else 0
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
+
+
+def _unseen_too(against: Comparison) -> Comparison:
+    """Return a comparison whose interval covers rare values, which clip and which few samples do not contain."""
+    if against.interval is None or not math.isfinite(against.sqnr):
+        return against
+    low, high = against.interval
+    return replace(against, interval=(low - at.UNSEEN, high + at.UNSEEN))
 
 
 def expected_changes(results: Sequence[Sequence[Row]], trial: Trial) -> float:
@@ -202,6 +311,85 @@ def _equal_integers(results: Sequence[Row], exact: Sequence[Row]) -> float | Non
             if not x.is_floating_point() and not y.is_floating_point() and x.shape == y.shape:
                 equal, elements = equal + int((x == y).sum()), elements + x.numel()
     return equal / elements if elements else None
+
+
+# ---------------------------------------------------------------- samples that calibrated
+
+# A sample that calibrated cannot be clipped, and other data can.  A range follows from the farthest extremes of single
+# calls, so that leaving out a sample changes few ranges, by known amounts.  The quantized module runs again with these
+# narrower ranges for the samples that they clip: leave-one-out cross-validation without another calibration.
+#
+# Source: Stone, Cross-validatory choice and assessment of statistical predictions, J. R. Statist. Soc. B 36 (1974).
+
+Limits: TypeAlias = dict[Node, tuple[int, int]]
+"""Smallest and largest integer of quantize nodes."""
+
+
+def left_out(
+    module: GraphModule, trial: Trial, integer_io: IntegerIO | None, found: Sequence[list[Row]]
+) -> list[list[Row]]:
+    """Return the results of a module, for recordings that calibrated with the ranges of the other recordings.
+
+    Args:
+        module: quantized; it is not changed.
+        trial: the recordings; those of `trial.others`, too.
+        integer_io: meaning of the module's integer inputs and outputs, or None.
+        found: the module's results for all of them, as floats.
+    """
+    results, first = list(found), 0
+    nodes = [(node, *EXTREMES.of(node)) for node in module.graph.nodes if is_quantize(node)]
+    known = [(node, extremes) for node, name, extremes in nodes if name == node.name]
+    for some in [trial] if trial.others is None or not trial.exact else [trial, trial.others]:
+        for number, calls in enumerate(some.calibrated, first):
+            limits = dict[Node, tuple[int, int]]()
+            for node, extremes in known:
+                times, rest = divmod(extremes.calls, some.calibrating)  # some observers see several values in a call
+                limits |= {} if rest else _limits(node, extremes, range(calls.start * times, calls.stop * times))
+            if limits:
+                results[number] = _limited_run(module, limits, some.recordings[number - first], integer_io)
+        first += len(some.recordings)
+    return results
+
+
+def _limited_run(module: GraphModule, limits: Limits, recording: Recording, integer_io: IntegerIO | None) -> list[Row]:
+    """Return the results for a recording with narrower ranges."""
+    with _limited(limits):
+        if integer_io is None:
+            return run_recordings(module, [recording])[0]
+        given = [integer_io.quantize(row) for row in recording]
+        return [integer_io.dequantize(row) for row in run_recordings(module, [given])[0]]
+
+
+def _limits(node: Node, extremes: Extremes, calls: range) -> Limits:
+    """Return the limits of a quantize node without some calls; empty if they clip nothing that counts."""
+    options = arguments(node)
+    scale, zero = float(options["scale"]), int(options["zero_point"])
+    ends = [int(options["quant_min"]), int(options["quant_max"])]
+    low, high = representable_range(node)
+    noise = at.CLIPPED_NOISE * len(calls) * extremes.values / extremes.calls * scale**2 / 12
+    found = list(ends)
+    for side, most in enumerate((-low, high)):
+        held = [end for end, call in extremes.farthest[side] if call in calls]
+        if not held:
+            continue
+        end = min(most, extremes.without(calls, side, high - low, ends[1] - ends[0]))
+        if sum(max(own - end, 0.0) ** 2 for own in held) > noise:
+            found[side] = max(ends[0], min(ends[1], round((end if side else -end) / scale) + zero))
+    return {node: (found[0], found[1])} if found != ends and math.isfinite(scale) else {}
+
+
+@contextmanager
+def _limited(limits: Limits) -> Iterator[None]:
+    """Narrow the ranges of quantize nodes."""
+    before = {node: node.args for node in limits}
+    try:
+        for node, ends in limits.items():
+            (source, scale, zero_point, _, _, *more) = node.args
+            node.args = (source, scale, zero_point, *ends, *more)
+        yield
+    finally:
+        for node, args in before.items():
+            node.args = args
 
 
 # ---------------------------------------------------------------- the metric of the user's task

@@ -6,6 +6,7 @@ grow through the network like other quantization errors.  Errors of operators ar
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,12 +30,13 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.running import Eager, Row, tensors_of
+from micronpu.quantize.thresholds import CALL_WORK
 from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify import thresholds as at
 from micronpu.verify.guard import warnings_of
-from micronpu.verify.judge import judge
+from micronpu.verify.judge import JudgedResults, judge
 
 Tensors = tuple[torch.Tensor, ...]
 _REPORT = "options that leave the operator out, verify=False to have the program, and a report of this defect"
@@ -62,17 +64,21 @@ class Expected:
 
     Attributes:
         trial: the samples for the evaluation.
-        rows: the inputs that are run, in the program's dtypes.
-        results: of the quantized model, as floats.
-        accuracy: of the quantized model, on all samples.
-        warnings: about it.
+        rows: the inputs that are compared with the quantized model, in the program's dtypes.
+        results: of the quantized model for them, as floats.
+        judged: of the quantized model on all samples that count.
+        module: the quantized module; its states are inputs and outputs.
+        integer_io: meaning of integer inputs and outputs, or None.
+        proposal: hint for more precision than int8; "" without one.
     """
 
     trial: Trial
     rows: tuple[Tensors, ...]
     results: tuple[Tensors, ...]
-    accuracy: ProgramAccuracy | None
-    warnings: tuple[ReportWarning, ...] = ()
+    judged: JudgedResults
+    module: GraphModule
+    integer_io: IntegerIO | None
+    proposal: str
 
     @classmethod
     def of(
@@ -95,12 +101,22 @@ class Expected:
         rows = trial.rows[: 1 if slow else None]
         if integer_io is not None:
             rows = tuple(map(integer_io.quantize, rows))
-        judged, accuracy = judge(quantized, trial, integer_io, known)
+        judged = judge(quantized, trial, integer_io, known)
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
-        warnings = warnings_of(quantized, trial, judged, accuracy, proposal, in_float=integer_io is None)
-        return cls(trial, rows, results, accuracy, warnings)
+        return cls(trial, rows, results, judged, quantized, integer_io, proposal)
+
+    def verdict(self, program: Sequence[Row] = ()) -> tuple[ProgramAccuracy | None, tuple[ReportWarning, ...]]:
+        """Return the accuracy against the float model, and warnings about it.
+
+        Args:
+            program: results of the program for the first calls of all recordings; () to judge the quantized model.
+        """
+        accuracy = self.judged.accuracy(program)
+        own = self.judged.results[: len(self.trial.recordings)]
+        in_float = self.integer_io is None
+        return accuracy, warnings_of(self.module, self.trial, own, accuracy, self.proposal, in_float=in_float)
 
 
 @dataclass(frozen=True)
@@ -135,7 +151,8 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
     except (RuntimeUnavailableError, NotOnHostError) as error:
         what = f"The program was not run on this machine, so its results are not verified: {error.what}"
         missing = ReportWarning(WARNING, NOT_VERIFIED, what, error.hint or "`micronpu doctor`")
-        return Verified(Agreement(reason=error.what.rstrip(".")), expected.accuracy, (missing, *expected.warnings))
+        accuracy, warnings = expected.verdict()
+        return Verified(Agreement(reason=error.what.rstrip(".")), accuracy, (missing, *warnings))
     except MicroNpuError as error:
         names = ", ".join(f"`{part.name}`" for part in program.partitions) or "none"
         what = f"The compiled program fails on this machine (partitions of the NPU: {names}): {error.what}"
@@ -166,7 +183,26 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
             elif found > largest or not bound:
                 largest, bound = max(found, largest), allowed
     agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound, tuple(sorted(hanging)))
-    return Verified(agreement, _with_program(expected.accuracy, trial, results, wanted), expected.warnings)
+    accuracy, warnings = expected.verdict(_judged_calls(program, expected))
+    return Verified(agreement, _with_program(accuracy, trial, results, wanted), warnings)
+
+
+def _judged_calls(program: Runnable, expected: Expected) -> list[Row]:
+    """Return the program's results for as many calls of the judged recordings as are quick to run."""
+    each = expected.trial.macs + CALL_WORK
+    recordings = expected.judged.trial.recordings
+    rows = itertools.islice(
+        itertools.chain.from_iterable(recordings), max(len(expected.rows), at.PROGRAM_JUDGED // each)
+    )
+    firsts = {*itertools.accumulate(map(len, recordings), initial=0)} if program.states else {0}
+    found = []
+    for number, row in enumerate(rows if expected.judged.trial.exact else ()):
+        if number in firsts:
+            program.reset_states()
+        given = row if expected.integer_io is None else expected.integer_io.quantize(row)
+        found.append(_floats(expected.integer_io, program._results(*given)))
+    program.reset_states()
+    return found
 
 
 def _with_program(

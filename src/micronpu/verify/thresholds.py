@@ -18,6 +18,11 @@ NEAREST = 8  # Number of samples that tell the noise of a lead [samples; 4 to 16
 # Expected share of changed decisions that is too large [share; fer at 26 dB: 3.2 %, of which 5 to 7.5 % change;
 # cifarnet, dscnn and mobilenetv1: at most 1.6 %, of which 0.8 to 1.7 % change]
 CHANGED = 0.02
+# Part of an interval for rare values that few samples do not contain [dB; 120 small networks: 107 without, 116 with it
+# contain the figure of 200 other samples]
+UNSEEN = 0.5
+# Maximum work of the calls for which the program is judged [MACs; 1 to 2 seconds of a program on any backend]
+PROGRAM_JUDGED = 4_000_000_000
 BLAME_SAMPLES = 4  # Maximum number of samples for measuring operators [samples; not measured]
 BLAME_CALLS = 64  # Maximum number of calls of a recording for that [calls; riann: the order is right from 32 calls on]
 OWN_CALLS = 16  # Maximum number of calls for errors of single results [calls; not measured]
@@ -25,6 +30,8 @@ BLAME_OPERATORS = 64  # Maximum number of operators that are measured alone [ope
 BLAME_WORK = 1_500_000_000  # Maximum work for that; two operators may exceed it [MACs; not measured]
 ALIKE = 0.5  # Noise of an operator over the largest, from which both cost the same [ratio; not measured]
 CAUSE = 0.25  # Share of the noise at an output from which one operator is named as the cause [share; not measured]
+# Clipping of a sample over the rounding of a value from which it runs again [ratio; a thousandth of the noise at most]
+CLIPPED_NOISE = 0.1
 CLIPPED = 0.1  # Excess over a range, from which values are clipped and not only rounded [range; not measured]
 READ = 0.1  # Share of a layer's noise at an output, from which its saturated values are read [share; not measured]
 WIDE = 8.0  # Ratio of a range to its values from which other values must have widened it [ratio; not measured]

@@ -16,6 +16,7 @@ from micronpu.frontend.exported import exported
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
+from micronpu.verify import thresholds
 from micronpu.verify.judge import ElementSources, expected_changes, for_search, judge, unequal_parts, with_others
 from micronpu.verify.static_checks import of_data
 
@@ -67,7 +68,8 @@ def test_a_quiet_beginning_is_not_the_verdict():
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.calls) == ((0, 1, 2, 3, 4, 5), 6, 144)
     test = [recording(seed) for seed in range(50, 54)]
-    assert accuracy.sqnr == pytest.approx(real(program, test), abs=1.5)
+    low, high = accuracy.sqnr_interval
+    assert accuracy.sqnr - 1.5 < real(program, test) and low < real(program, test) < high
     assert real(program, [calls[:2] for calls in test]) < accuracy.sqnr - 10
     (output,) = accuracy.outputs
     assert len(output.over_calls) == 4 and output.float_model.interval[0] < accuracy.sqnr
@@ -79,7 +81,7 @@ def test_one_in_four_of_eight_recordings_is_held_out():
     program = micronpu.compile(Detector().eval(), calibration[0][0], "ethos-u55-128", calibration=calibration)
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.calls, accuracy.held_out) == ((2, 6), 8, 192, True)
-    assert accuracy.calibrated == 6 and "on 2 held-out recordings and 6 that calibrated (2, 6 of 8, " in str(accuracy)
+    assert accuracy.calibrated == 6 and "on 2 held-out recordings and 6 cross-validated (2, 6 of 8, " in str(accuracy)
     assert accuracy.sqnr == pytest.approx(real(program, [recording(seed) for seed in range(50, 54)]), abs=1.5)
 
 
@@ -127,8 +129,8 @@ def verdict_on(noises: list[float], held_out: int) -> ProgramAccuracy:
     others = Trial(tuple(rows[held_out:]), exact=exact[held_out:])
     first = tuple(range(held_out))
     trial = Trial(tuple(rows[:held_out]), first, len(rows), True, exact[:held_out], others=others)
-    results, accuracy = judge(torch.fx.GraphModule(nn.Module(), graph), trial)
-    assert len(results) == held_out and accuracy is not None
+    accuracy = judge(torch.fx.GraphModule(nn.Module(), graph), trial).accuracy()
+    assert accuracy is not None
     return accuracy
 
 
@@ -156,9 +158,9 @@ def test_what_is_the_float_model_is_judged_so():
     module = exported(nn.Linear(8, 4).eval(), (torch.zeros(1, 8),)).module
     rows = [[(torch.randn(1, 8, generator=generator(i)),)] for i in range(3)]
     trial = Trial(tuple(rows), (0, 1, 2), 3, exact=run_recordings(module, rows))
-    (output,) = judge(module, trial)[1].outputs
+    (output,) = judge(module, trial).accuracy().outputs
     assert output.sqnr == math.inf and output.float_model.interval is None
-    assert judge(module, Trial(tuple(rows)))[1] is None
+    assert judge(module, Trial(tuple(rows))).accuracy() is None
 
 
 def test_the_interval_holds_the_ratio_of_all():
@@ -206,7 +208,7 @@ def test_a_metric_is_computed_on_held_out_samples():
     program = judged(data=data, labels=labels, metric="top1")
     metric, accuracy = program.report.accuracy.metric, program.report.accuracy
     assert (metric.float_model, metric.labelled, accuracy.rows) == (0.95, True, tuple(range(20)))
-    found = torch.cat([program.quantized(x) for x in data])
+    found = torch.cat([program.run(x) for x in data])
     assert metric.quantized == pytest.approx(float((found.argmax(1).numpy() == labels).mean()))
     assert metric.interval[0] <= metric.quantized <= metric.interval[1]
     assert f"top1 {metric.quantized:.4g} (" in str(program.report)
@@ -346,7 +348,7 @@ def test_parts_of_unequal_size_are_judged_apart():
     (output,) = together.accuracy.outputs
     boxes, scores = output.parts
     assert boxes.rms > 100 * scores.rms and "of `" not in boxes.what + scores.what
-    assert output.float_model.sqnr > 30 and boxes.sqnr == pytest.approx(output.float_model.sqnr, abs=0.1)
+    assert boxes.sqnr > output.float_model.sqnr > 30
     assert scores.sqnr < 10 and together.accuracy.sqnr == scores.sqnr
     (warning,) = (w for w in together.warnings if w.rule == "unequal-parts")
     assert warning.is_severe and f"{scores.sqnr:.1f} dB against float" in warning.what
@@ -447,3 +449,50 @@ def test_runs_side_by_side_raise_what_the_function_raises() -> None:
     with pytest.raises(KeyError, match="8"):
         side_by_side(raises)(torch.zeros(3, 8))
     assert torch.equal(side_by_side(lambda x: x.sum())(torch.ones(3, 8)), torch.full((3,), 8.0))
+
+
+# ---------------------------------------------------------------- the program, on samples that did not calibrate
+
+
+def test_the_headline_is_the_figure_of_the_program():
+    """LeakyReLU rounds twice in a program and once in a quantized model."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.LeakyReLU(0.3)) for _ in range(4)]
+    model = nn.Sequential(*layers, nn.Linear(32, 1)).eval()
+    data = [torch.randn(1, 32, generator=generator(i)) for i in range(96)]
+    verify = micronpu.Verification(data=data[64:])
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data[:64], verify=verify)
+    wanted = [float(model(x).detach()) for x in data[64:]]
+    error = sum((float(program.run(x)) - y) ** 2 for x, y in zip(data[64:], wanted, strict=True))
+    assert program.report.accuracy.sqnr == pytest.approx(decibels(sum(y * y for y in wanted), error), abs=1e-3)
+
+
+def test_a_call_that_the_program_does_not_run_has_its_noise_too(monkeypatch):
+    data = [torch.randn(1, 8, generator=generator(i)) for i in range(64)]
+    whole = micronpu.compile(classifier(), data[0], "ethos-u55-128", calibration=data).report.accuracy
+    monkeypatch.setattr(thresholds, "PROGRAM_JUDGED", 12 * 400_000)
+    some = micronpu.compile(classifier(), data[0], "ethos-u55-128", calibration=data).report.accuracy
+    assert some.sqnr == pytest.approx(whole.sqnr, abs=1.0)
+
+
+def test_a_sample_that_calibrated_is_clipped_as_other_data_are():
+    """Two samples reach further than all others; without either, its values are beyond the range."""
+    data = [torch.randn(1, 8, generator=generator(i)).clamp(-1, 1) for i in range(12)]
+    data[3], data[7] = 3.2 * data[3].abs(), -3.1 * data[7].abs()
+    model = nn.Linear(8, 8).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(8))
+        model.bias.zero_()
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data)
+    accuracy = program.report.accuracy
+    with torch.no_grad():
+        found = [program.run(x) for x in data]
+    error = sum(float((y - x).square().sum()) for x, y in zip(data, found, strict=True))
+    signal = sum(float(x.square().sum()) for x in data)
+    assert accuracy.sqnr < decibels(signal, error) - 1.0
+
+
+def test_leaving_out_changes_no_module():
+    data = [torch.randn(1, 8, generator=generator(i)) ** 3 for i in range(24)]
+    program = micronpu.compile(classifier(), data[0], "ethos-u55-128", calibration=data)
+    assert program.report.agreement.equal > 0.9 and "21 cross-validated" in str(program.report.accuracy)
