@@ -43,6 +43,7 @@ from micronpu.report.operations import IOTensor, StateRow
 from micronpu.report.texts import file_name
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
 from micronpu.targets.board import board_of, pools_of
+from micronpu.verify.guard import first_causes
 from micronpu.verify.program import Expected, verified
 from micronpu.verify.static_checks import of_graph, of_placement
 from micronpu.verify.verification import Verification
@@ -238,11 +239,14 @@ def _judged(
             found = verified(program, own.expected, host.reads)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     exact, known = quantized.trial.exact_rows, report.accuracy
-    seen = (*quantized.warnings, *of_graph(own.whole, exact, proposal=quantized.proposal, accuracy=known))
+    lost = of_graph(own.whole, exact, proposal=quantized.proposal, accuracy=known)
+    causes = first_causes(quantized.module, quantized.trial, report.warnings, (*quantized.warnings, *lost))
     unproved = () if any(w.rule == NOT_VERIFIED for w in report.warnings) else _unproved(program)
     frontier = _with_time(own, report)
     searched = () if frontier is None else frontier.warnings
-    report = replace(report, warnings=(*of_placement(report), *unproved, *searched, *report.warnings, *seen))
+    front = causes[:1] if causes[:1] and causes[0].rule == "int8-power" else ()
+    causes = (*front, *of_placement(report), *unproved, *searched, *causes[len(front) :])
+    report = replace(report, warnings=causes)
     report = replace(report, tools=tool_versions())  # after the run, which imports packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)

@@ -489,7 +489,8 @@ class Search:
         weights = activations = math.inf
         if not best.is_whole:
             recordings, exact = self.for_order(best, noisiest=False)
-            weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
+            if len(exact) >= at.FEWEST_LIMITS:
+                weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
         return Frontier(points, self.calls, weights, activations, best.is_near)
 
 

@@ -128,7 +128,10 @@ class Quantized:
     def quantized(self, module: GraphModule, quantizer: StaticQuantizer) -> Quantized:
         """Return the model after quantization."""
         # An input that is standardized before it is quantized has no scale that could be too large.
-        raw = {n.name for n in module.graph.nodes if n.op == "placeholder" and any(map(is_quantize, n.users))}
+        # One that the search made int16 has no such scale either, and the warnings are those of int8.
+        default = quantizer.settings.default
+        wide = torch.int8 if default is not None and default.activations == "int16" else torch.int16
+        raw = {n.name for n in module.graph.nodes if n.op == "placeholder" and any(_narrow(u, wide) for u in n.users)}
         warnings = tuple(w for w in self.warnings if w.rule != "unlike-features" or w.node in raw)
         made = replace(self, module=module, warnings=warnings)
         if (io := quantizer.settings.io) is None:
@@ -136,6 +139,11 @@ class Quantized:
         integer_io = to_integer_io(module, as_bytes=io.as_bytes)
         rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
+
+
+def _narrow(node: Any, wide: torch.dtype) -> bool:
+    """Return True for a quantize to another dtype than a wide one."""
+    return is_quantize(node) and wide not in node.args
 
 
 def _only_read(given: Exported) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
@@ -18,11 +18,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, is_compute, origin_of
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import arguments, is_compute, is_dequantize, origin_of
 from micronpu.frontend.run import Values
-from micronpu.partition.host_block import named
+from micronpu.ir.op import OutputQuantization
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import loops_of
+from micronpu.quantize.nodes import rule_of
 from micronpu.quantize.running import (
     DequantizedReference,
     RoundedLayer,
@@ -39,7 +41,7 @@ from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramA
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify import thresholds
-from micronpu.verify.sensitivity import Beside, beside_own_qparams
+from micronpu.verify.sensitivity import Beside, Fidelity, beside_own_qparams, exported_call
 from micronpu.verify.static_checks import place_of
 
 
@@ -105,10 +107,52 @@ def warnings_of(
     return tuple(sorted(filter(None, found), key=lambda w: (w.level != WARNING, w.output or 0)))
 
 
+def first_causes(
+    module: GraphModule, trial: Trial, found: Sequence[ReportWarning], lost: Sequence[ReportWarning]
+) -> tuple[ReportWarning, ...]:
+    """Return warnings in order: a cause in front of the model comes first, with what the rest reaches without it.
+
+    Args:
+        module, trial: of `warnings_of`.
+        found: warnings about the accuracy.
+        lost: of `of_graph`, functions of small operands that int8 rounds to the same value.
+    """
+    causes = [w for w in lost if w.rule == "int8-power"]
+    if not causes or trial.has_states or not any(w.rule == "far-from-float" for w in found):
+        return (*found, *lost)
+    rest = _without({w.node for w in causes}, module, trial)
+    first = replace(
+        causes[0], what=f"{causes[0].what} With all before it in float, the output is {decibel_text(rest)}."
+    )
+    return (first, *found, *(w for w in lost if w is not causes[0]))
+
+
+def _without(names: set[str], module: GraphModule, trial: Trial) -> float:
+    """Return dB of the worst output if some operators and all before them are in float, on a few samples."""
+    nodes = [node for node in module.graph.nodes if is_compute(node) and exported_call(node)[0] in names]
+    before = set[Node]()
+    while nodes:
+        node = nodes.pop()
+        if node not in before:
+            before.add(node)
+            nodes += node.all_input_nodes
+    reference = DequantizedReference(module)
+    rounding = {layer.quantize: layer.rounded for layer in reference.layers if layer.quantize not in before}
+    rows, exact = trial.rows_of_all[: thresholds.BLAME_SAMPLES], list(chain.from_iterable(trial.exact))
+    with torch.no_grad(), quiet(), one_thread():
+        found = [reference.outputs(reference.exact(row, rounding)) for row in rows]
+    return Fidelity.of([float_leaves(row) for row in exact[: len(rows)]], found).worst
+
+
 def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _Search) -> ReportWarning:
     text = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
     known: dict[str, Any] = {"output": number, "sqnr": against.sqnr, "agreement": against.agreement}
     peak = max(float(_finite(row[number]).abs().max()) for row in search.exact)
+    if not peak:
+        what = (
+            f"Output {number} of the float model is 0 for all samples, {accuracy.measured_on}: its accuracy is unknown."
+        )
+        return ReportWarning(NOTE, "uninformative-data", what, "samples for which it is not 0", output=number)
     if peak < thresholds.FRESH * ACTIVATION_EPS["int8"]:
         what = (
             f"{text} In float it is {peak:.3g} at most, and int8's smallest scale is {ACTIVATION_EPS['int8']:.3g}: "
@@ -118,7 +162,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search.proposal)
+    what, hint = _cause_text(cause, search)
     return ReportWarning(
         level,
         "far-from-float",
@@ -153,7 +197,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
     if share is None or 1 - share <= thresholds.FEW_CHANGED or (is_near and wrong < 2):
         return None
     return ReportWarning(
-        WARNING if 1 - share >= WRONG else NOTE,
+        WARNING if 1 - share >= WRONG and not is_near else NOTE,
         "other-answers",
         f"The top-1 class of output {number} differs from float in {wrong} of {against.rows} samples, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
@@ -172,7 +216,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     if min(against.sqnr, beside.sqnr) >= thresholds.EXPLAINED or beside.lost < thresholds.AVOIDABLE:
         return None
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search.proposal)
+    what, hint = _cause_text(cause, search)
     return ReportWarning(
         NOTE,
         "avoidable-noise",
@@ -235,7 +279,7 @@ class _Search:
     ) -> None:
         self.trial, self.proposal = trial, proposal
         self.exact = list(chain.from_iterable(trial.exact))
-        self._module, self._in_float = module, in_float
+        self.module, self._in_float = module, in_float
         self._rows, self._found = trial.rows_of_all, list(chain.from_iterable(results))
         # Number of the first call of each recording.
         self._starts = list(accumulate(map(len, trial.recordings), initial=0))[:-1]
@@ -259,7 +303,7 @@ class _Search:
 
     @cached_property
     def _dequantized(self) -> DequantizedReference:
-        return DequantizedReference(self._module)
+        return DequantizedReference(self.module)
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
@@ -305,7 +349,7 @@ class _Search:
     def _beside(self) -> list[Beside] | None:
         seen, tried = self.trial.seen, min(len(self._rows), EXAMINED_AGAIN // 2)
         most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * self.trial.macs) - tried
-        is_looped = any(loops_of(self._module))  # the steps of a loop are not rounded one by one
+        is_looped = any(loops_of(self.module))  # the steps of a loop are not rounded one by one
         if self.trial.has_states or not self._in_float or min(len(seen), most) < thresholds.FEWEST_RANGED or is_looped:
             return None
         with torch.no_grad(), quiet(), one_thread():
@@ -460,18 +504,35 @@ class _Search:
         self._alone.update(zip(wanted, totals, strict=True))
 
 
-def _cause_text(cause: _Cause, proposal: str) -> tuple[str, str]:
+def _weight_tries(module: GraphModule) -> str:
+    """Return the settings of weights that a module does not have yet."""
+    weights = [n for n in module.graph.nodes if is_dequantize(n) and n.all_input_nodes[0].op == "get_attr"]
+    given = [arguments(node) for node in weights]
+    tries = [] if any("axis" in own for own in given) else ["one scale per channel"]
+    tries += ["weights of 8 bits"] if any(int(own["quant_max"]) < 127 for own in given) else []
+    return ", ".join([*tries, 'weight_observer="mse"', "quantization-aware training"])
+
+
+def _is_prescribed(node: Node) -> bool:
+    """Return True if the qparams of an operator's result do not depend on values, as those of a sigmoid."""
+    entry = known_import(node)
+    return entry is not None and rule_of(node, entry).output is OutputQuantization.FIXED
+
+
+def _cause_text(cause: _Cause, search: _Search) -> tuple[str, str]:
     """Return the description of a cause, and what to try."""
+    proposal = search.proposal
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
         what = f"Rounding only the weights already gives {decibel_text(cause.written)}: "
         what += "the weights are the cause, or rewrites of operators."
-        tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
         chosen = f"{proposal}, " if proposal else ""
-        return what, f"{chosen}{tries}; `micronpu passes` lists rewrites that can be disabled"
+        return what, f"{chosen}{_weight_tries(search.module)}; `micronpu passes` lists rewrites that can be disabled"
     if cause.layer is None:
         return "No single operator costs much of it.", ", ".join(look)
-    name = named(cause.layer.first)
+    place = cause.place
+    where = f" ({place['source']})" if place["source"] else ""
+    name = f"`{place['node']}`{where}"
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
     auto = [proposal] if proposal and dtype == "int8" else []
     if cause.share < thresholds.CAUSE:
@@ -485,7 +546,7 @@ def _cause_text(cause: _Cause, proposal: str) -> tuple[str, str]:
     what = f"{most_costs} Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}"
     if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
         return f"{what}.", ", ".join(["calibration samples with such values, or another observer", *look])
-    if high - low > thresholds.WIDE * (most - least) > 0:
+    if high - low > thresholds.WIDE * (most - least) > 0 and not _is_prescribed(cause.layer.first):
         what += ": a constant or another value with the same qparams widens the range."
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return most_costs, ", ".join([*auto, *look])

@@ -448,12 +448,12 @@ def _ends(dequantized: DequantizedReference) -> list[Node]:
     """
     last: dict[Node | str, Node] = {}
     for layer in dequantized.layers:
-        name, target = _exported_call(layer.first)
+        name, target = exported_call(layer.first)
         last[layer.quantize if target.removeprefix("aten.") in RECURRENT else name] = layer.quantize
     return list(last.values())
 
 
-def _exported_call(node: Node) -> tuple[str, str]:
+def exported_call(node: Node) -> tuple[str, str]:
     """Return name and target of the operator of the exported program that a node was made of."""
     sources, found = list(node.meta.get("from_node") or ()), (node.name, "")
     while sources:

@@ -45,6 +45,7 @@ from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, PRODUCTS_ON_CORE, WARNING, ReportWarning
 from micronpu.verify import thresholds
 from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
+from micronpu.verify.sensitivity import exported_call
 
 
 def of_data(
@@ -239,7 +240,7 @@ def place_of(node: Node | None) -> dict[str, Any]:
         return {}
     where = origin_of(node)
     operator = "input" if node.op == "placeholder" else overload_name(node).split(".")[0]
-    return {"node": node.name, "operator": operator, "module": where.module, "source": where.source}
+    return {"node": exported_call(node)[0], "operator": operator, "module": where.module, "source": where.source}
 
 
 def _first_step(
