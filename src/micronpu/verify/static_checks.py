@@ -262,7 +262,8 @@ def _first_step(
         least = max(own.inverse(high if own.divides else low), 0.0) or (
             0.0 if kind.form in (Form.ROOT, Form.LOGARITHM_OF_MORE) else step * thresholds.FIRST
         )
-        jump = abs(own.of(least + step) - own.of(least)) / (high - low)
+        reached = min(high, own.of(most)) if kind.form is Form.ROOT else high  # a margin of its range is not reached
+        jump = abs(own.of(least + step) - own.of(least)) / (reached - low)
         if written is not kind:  # a logarithm, whose first LSB covers less of the range than that of the original
             first = whole.of(least)
             jump = max(jump, abs((whole.of(least + step) - first) / (whole.of(most) - first)))
