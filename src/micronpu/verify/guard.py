@@ -94,7 +94,7 @@ def warnings_of(
     if accuracy is None or not any(trial.exact):
         return ()
     search = _Search(module, trial, results, proposal, in_float)
-    found = [_not_finite(i, search) for i in range(len(search.exact[0]))]
+    found = [make(i, search) for make in (_not_finite, _constant) for i in range(len(search.exact[0]))]
     for output in accuracy.outputs:
         if output.float_model is not None and output.float_model.sqnr < thresholds.NEAR:
             found.append(_far(output.output, output.float_model, accuracy, search))
@@ -261,6 +261,16 @@ def _not_finite(number: int, search: _Search) -> ReportWarning | None:
             **place_of(node),
         )
     return None
+
+
+def _constant(number: int, search: _Search) -> ReportWarning | None:
+    """Return a note for an output that is the same for all samples, whose accuracy means nothing for others."""
+    values = [row[number] for row in search.exact]
+    if len(values) < thresholds.FEWEST_RANGED or not values[0].any() or not all(map(values[0].equal, values[1:])):
+        return None
+    what = f"Output {number} of the float model is the same for all {len(values)} samples: its accuracy and interval "
+    what += "are those of this one result."
+    return ReportWarning(NOTE, "uninformative-data", what, "samples with other results", output=number)
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
@@ -508,7 +518,7 @@ def _weight_tries(module: GraphModule) -> str:
     """Return the settings of weights that a module does not have yet."""
     weights = [n for n in module.graph.nodes if is_dequantize(n) and n.all_input_nodes[0].op == "get_attr"]
     given = [arguments(node) for node in weights]
-    tries = [] if any("axis" in own for own in given) else ["one scale per channel"]
+    tries = [] if any("per_channel" in str(n.target) for n in module.graph.nodes) else ["one scale per channel"]
     tries += ["weights of 8 bits"] if any(int(own["quant_max"]) < 127 for own in given) else []
     return ", ".join([*tries, 'weight_observer="mse"', "quantization-aware training"])
 

@@ -449,3 +449,47 @@ def test_networks_that_are_large_or_near_are_not_looked_at(monkeypatch):
         compiled(Softmax(), rows(1, 4, 40))
     monkeypatch.setattr(thresholds, "BLAME_WORK", 3)
     assert compiled(Softmax(), rows(1, 4, 40)).report.warnings == ()
+
+
+def test_a_model_that_answers_every_sample_alike_is_noted():
+    model = nn.Sequential(nn.Linear(8, 4), nn.Softmax(1)).eval()
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.copy_(torch.tensor([200.0, 0.0, 0.0, 0.0]))
+    data = [torch.randn(1, 8, generator=torch.Generator().manual_seed(i)) for i in range(48)]
+    report = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data).report
+    (note,) = (w for w in report.warnings if w.rule == "uninformative-data")
+    assert not note.is_severe and "is the same for all 16 samples" in note.what
+
+
+def test_settings_that_a_program_has_are_not_proposed():
+    from micronpu.verify.guard import _weight_tries
+
+    data = [torch.randn(1, 8, generator=torch.Generator().manual_seed(i)) for i in range(16)]
+    for per_channel in (True, False):
+        quantization = {"default": {"per_channel": per_channel}}
+        program = micronpu.compile(
+            nn.Linear(8, 4).eval(), data[0], "ethos-u55-128", calibration=data, quantization=quantization
+        )
+        tries = _weight_tries(program.quantized)
+        assert ("one scale per channel" in tries) != per_channel and "weights of 8 bits" not in tries
+
+
+def test_a_cause_before_the_model_comes_first_with_what_the_rest_reaches():
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.fc = nn.Linear(64, 32), nn.Linear(32, 8)
+
+        def forward(self, x):
+            return self.fc(torch.log((self.first(x) ** 2) ** 2 + 1e-9))
+
+    data = [torch.randn(1, 64, generator=torch.Generator().manual_seed(i)) for i in range(24)]
+    with pytest.warns(micronpu.AccuracyWarning):
+        report = micronpu.compile(
+            Spectrum().eval(), data[0], "ethos-u55-128", calibration=data, quantization="int8"
+        ).report
+    assert report.warnings[0].rule == "int8-power"
+    rest = float(report.warnings[0].what.rsplit("the output is ", 1)[1].split(" dB")[0])
+    assert rest > report.accuracy.sqnr + 10
