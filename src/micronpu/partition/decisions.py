@@ -99,12 +99,7 @@ def _why_float(node: FxNode) -> tuple[str, str]:
         entry = import_of(node)
         detail = "its result is not quantized"
         hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
-        if SETTING.of(node) == (None,):
-            detail, hint = (
-                "a setting, or the search for precision, leaves it in float",
-                "a setting without `float` for it",
-            )
-        elif entry.is_table:
+        if entry.is_table:
             detail += f"; `{entry.overload}` is a table of a function of one element, which not every chip looks up"
             hint = _as_others(entry.overload) or (
                 "a target with tables, see docs/support-table.md, or leave it to the core as it is"

@@ -370,8 +370,7 @@ class Trial:
         labels: for the metric, a row for each call; None to use the float model's outputs.
         macs: of a call.
         others: calibration samples beside held-out ones, for a figure from more samples; None for none.
-        calibrated: for each recording its calls among all that calibrated; () if they are held out, or unknown.
-        calibrating: number of all calls that calibrated; 0 if unknown.
+        calibrated: for each recording its calls among all `calibrating` ones; () and 0 if held out, or unknown.
     """
 
     recordings: tuple[Recording, ...]
@@ -565,8 +564,13 @@ class CalibrationData:
             calibrating,
         )
         rows = [row for sequence in everything for row in sequence]
-        sequences = [everything[i] for i in used]
-        return cls(sequences, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
+        return cls(
+            [everything[i] for i in used],
+            tuple(everything[0] if states else rows),
+            trial,
+            of_rows(everything),
+            len(groups),
+        )
 
 
 def _calls_of(sequences: Sequence[Recording], used: Sequence[int]) -> dict[int, range]:
