@@ -141,6 +141,12 @@ class Quantized:
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
 
 
+def _without_calls(trial: Trial) -> Trial:
+    """Return a trial without its place among the calls that calibrated: an observer of several methods sees all."""
+    others = None if trial.others is None else replace(trial.others, calibrated=())
+    return replace(trial, others=others, calibrated=())
+
+
 def _narrow(node: Any, wide: torch.dtype) -> bool:
     """Return True for a quantize to another dtype than a wide one."""
     return is_quantize(node) and wide not in node.args
@@ -212,7 +218,7 @@ def quantized_methods(
             one,
             names=input_names(methods[name][0]),
             warnings=(*of_module(*methods[name], given[name], one.trial), *one.warnings),
-            trial=one.trial if len(given) == 1 else one.trial.without_calls(),  # methods share observers
+            trial=one.trial if len(given) == 1 else _without_calls(one.trial),
         )
         for name, one in made.items()
     }

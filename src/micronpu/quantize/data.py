@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -388,11 +388,6 @@ class Trial:
     calibrated: tuple[range, ...] = ()
     calibrating: int = 0
 
-    def without_calls(self) -> Trial:
-        """Return the trial without its place among the calls that calibrated."""
-        others = None if self.others is None else self.others.without_calls()
-        return replace(self, others=others, calibrated=(), calibrating=0)
-
     @property
     def with_others(self) -> tuple[Recording, ...]:
         """The recordings and the others, if the float model's results are known."""
@@ -543,10 +538,9 @@ class CalibrationData:
         runs = max(1, min(most_runs, thresholds.PROGRAM_WORK // max(macs, 1)))
         gone = {i for number in kept for i in groups[number]}
         used = [i for i in range(len(everything)) if i not in gone]
-        calls = _calls_of(everything, used)
-        calibrating = sum(map(len, calls.values())) if len(used) == len(alike) - len(kept) else 0  # each sample once
-        own = tuple(calls[i] for i in more if calibrating)
-        others = Trial(every[len(chosen) :], exact=exact[len(chosen) :], calibrated=own, calibrating=calibrating)
+        calls, calibrating = _calls_of(everything, used, are_different=len(used) == len(alike) - len(kept))
+        own, results = tuple(calls[i] for i in more if calibrating), exact[len(chosen) :]
+        others = Trial(every[len(chosen) :], exact=results, calibrated=own, calibrating=calibrating)
         trial = Trial(
             recordings,
             chosen,
@@ -559,24 +553,22 @@ class CalibrationData:
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
             macs,
-            others if others.exact else None,
+            others if results else None,
             tuple(calls[i] for i in chosen) if calibrating and not is_held_out else (),
             calibrating,
         )
         rows = [row for sequence in everything for row in sequence]
-        return cls(
-            [everything[i] for i in used],
-            tuple(everything[0] if states else rows),
-            trial,
-            of_rows(everything),
-            len(groups),
-        )
+        sequences = [everything[i] for i in used]
+        return cls(sequences, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
 
 
-def _calls_of(sequences: Sequence[Recording], used: Sequence[int]) -> dict[int, range]:
-    """Return the calls of some sequences among all of theirs, by the numbers of the sequences."""
-    ends = itertools.accumulate(len(sequences[i]) for i in used)
-    return {i: range(end - len(sequences[i]), end) for i, end in zip(used, ends, strict=True)}
+def _calls_of(
+    sequences: Sequence[Recording], used: Sequence[int], *, are_different: bool
+) -> tuple[dict[int, range], int]:
+    """Return the calls of used sequences among all of theirs, by their numbers, and how many; 0 unless different."""
+    ends = list(itertools.accumulate(len(sequences[i]) for i in used))
+    calls = {i: range(end - len(sequences[i]), end) for i, end in zip(used, ends, strict=True)}
+    return calls, ends[-1] if are_different else 0
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import arguments, is_compute, is_dequantize, origin_of
+from micronpu.frontend.program import arguments, is_compute, origin_of
 from micronpu.frontend.run import Values
 from micronpu.ir.op import OutputQuantization
 from micronpu.quantize.data import Trial
@@ -516,10 +516,9 @@ class _Search:
 
 def _weight_tries(module: GraphModule) -> str:
     """Return the settings of weights that a module does not have yet."""
-    weights = [n for n in module.graph.nodes if is_dequantize(n) and n.all_input_nodes[0].op == "get_attr"]
-    given = [arguments(node) for node in weights]
-    tries = [] if any("per_channel" in str(n.target) for n in module.graph.nodes) else ["one scale per channel"]
-    tries += ["weights of 8 bits"] if any(int(own["quant_max"]) < 127 for own in given) else []
+    of_channels = [n for n in module.graph.nodes if "dequantize_per_channel" in str(n.target)]
+    tries = [] if of_channels else ["one scale per channel"]
+    tries += ["weights of 8 bits"] if any(int(arguments(n)["quant_max"]) < 127 for n in of_channels) else []
     return ", ".join([*tries, 'weight_observer="mse"', "quantization-aware training"])
 
 
