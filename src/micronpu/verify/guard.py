@@ -266,7 +266,13 @@ def _not_finite(number: int, search: _Search) -> ReportWarning | None:
 def _constant(number: int, search: _Search) -> ReportWarning | None:
     """Return a note for an output that is the same for all samples, whose accuracy means nothing for others."""
     values = [row[number] for row in search.exact]
-    if len(values) < thresholds.FEWEST_RANGED or not values[0].any() or not all(map(values[0].equal, values[1:])):
+    first, *others = search.trial.rows_of_all
+    differ = any(
+        not x.equal(y) for row in others for x, y in zip(row, first, strict=True)
+    )  # else the data are to blame
+    if len(values) < thresholds.FEWEST_RANGED or not differ or not values[0].any():
+        return None
+    if not all(map(values[0].equal, values[1:])):
         return None
     what = f"Output {number} of the float model is the same for all {len(values)} samples: its accuracy and interval "
     what += "are those of this one result."
