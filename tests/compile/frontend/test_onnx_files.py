@@ -15,7 +15,7 @@ from tests.compile.frontend.onnx_rows import ROWS, Row, f
 
 import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.frontend.model_files.onnx import LOWERINGS, read_onnx
+from micronpu.frontend.model_files.onnx import read_onnx
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
@@ -30,14 +30,6 @@ def test_node_is_what_onnxruntime_computes(row: Row):
     for wanted, result in zip(expected, got if isinstance(got, tuple) else (got,), strict=True):
         assert tuple(result.shape) == wanted.shape
         np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_every_lowering_has_a_row():
-    structural = {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Log", "Sqrt", "Reciprocal",
-                  "And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Cast",
-                  "CastLike", "Dropout", "Shape", "Size", "ConstantOfShape", "Range", "QuantizeLinear",
-                  "DequantizeLinear", "ArgMin", "GatherElements", "GroupNormalization", "Upsample"}  # fmt: skip
-    assert set(LOWERINGS) - structural == {row.kind for row in ROWS}
 
 
 def graph(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], shape: list[int | str]) -> bytes:
@@ -148,8 +140,8 @@ def test_refusals_name_the_node():
     refused(graph([node("Range", ["a", "b", "c"], ["y"])],
                   {"a": np.array(0), "b": np.array(1 << 40), "c": np.array(1)}, [1]), "elements")  # fmt: skip
     old = onnx.ModelProto.FromString(network([1, 3, 8, 8]))
-    old.opset_import[0].version = 9
-    refused(old.SerializeToString(), "opset 9", ModelError)
+    old.opset_import[0].version = 6
+    refused(old.SerializeToString(), "opset 6", ModelError)
 
 
 def test_damaged_files_end_in_a_message():
