@@ -122,6 +122,22 @@ def test_quantized_file_keeps_its_scales(tmp_path: Path):
     assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01  # rounding of ties alone
 
 
+def test_a_concatenation_takes_unequal_scales(tmp_path: Path):
+    def rounded(given: str, made: str, scale: str) -> list[onnx.NodeProto]:
+        return [helper.make_node("QuantizeLinear", [given, scale, "z"], [f"{made}_q"]),
+                helper.make_node("DequantizeLinear", [f"{made}_q", scale, "z"], [made])]  # fmt: skip
+
+    nodes = rounded("x", "a", "s1") + [helper.make_node("Abs", ["a"], ["p"])] + rounded("p", "b", "s2")
+    nodes += [helper.make_node("Concat", ["a", "b"], ["c"], axis=1), *rounded("c", "y", "s3")]
+    scales = {f"s{i}": np.array(v, np.float32) for i, v in enumerate((0.03, 0.05, 0.06), 1)}
+    path = tmp_path / "net.onnx"
+    path.write_bytes(graph(nodes, {"z": np.array(0, np.int8), **scales}, [1, 4, 6, 6]))
+    x = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+    (expected,) = onnxruntime.InferenceSession(path).run(None, {"x": x.numpy()})
+    (got,) = micronpu.compile(path, target="ethos-u55-128").run(x)
+    assert np.abs(got.numpy() - expected).max() < 0.0601
+
+
 def refused(data: bytes, match: str, kind: type[Exception] = MicroNpuError) -> None:
     with pytest.raises(kind, match=match):
         read_onnx(data, Path("net.onnx"))

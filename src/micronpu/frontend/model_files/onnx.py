@@ -66,7 +66,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     if not builder.inputs or not model.graph.output:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
     functions = Functions({(f.domain, f.name): f for f in model.functions})
-    _Walk(builder, functions).read(model.graph.node, opset)
+    _Walk(builder, functions).read(model.graph.node, [o.name for o in model.graph.output], opset)
     outputs = [builder.value(None, given.name) for given in model.graph.output]
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
@@ -81,9 +81,10 @@ class _Walk:
     builder: OnnxBuilder
     functions: Functions
 
-    def read(self, nodes: Sequence[Any], opset: int) -> None:
-        """Read nodes of a version of the default operator set."""
+    def read(self, nodes: Sequence[Any], outputs: Sequence[str], opset: int) -> None:
+        """Read nodes of a version of the default operator set, some of whose results are read elsewhere."""
         self.builder.budget.spend(Cost.OPERATORS, len(nodes), "The graph")
+        self.builder.note_readers(nodes, outputs, opset)
         for i, given in enumerate(nodes):
             name = given.name or next(filter(None, given.output), f"node {i}")
             with reading(f"Node `{name}` ({given.op_type})", hint=DAMAGED):
@@ -119,7 +120,7 @@ class _Walk:
             for initializer in branch.initializer:
                 builder.values[initializer.name] = builder.constant(initializer, initializer.name)
             builder.declare([*branch.value_info, *branch.output])
-            self.read(branch.node, node.opset)
+            self.read(branch.node, [o.name for o in branch.output], node.opset)
             found.append([builder.value(node, v.name) for v in branch.output])
             builder.values = outside  # names of a branch are unknown outside of it
         if len(found) == 1:

@@ -10,8 +10,8 @@ from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.onnx_nodes import DAMAGED, DTYPES, LOWERINGS, OnnxNode, schema_of
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-Walk = Callable[[Any, int], None]
-"""Reads nodes of a version of the default operator set."""
+Walk = Callable[[Any, Any, int], None]
+"""Reads nodes with the names of their outputs, of a version of the default operator set."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Functions:
         version = next((o.version for o in body.opset_import if o.domain in DEFAULT_DOMAINS), node.opset)
         self.calls.append(body)
         with builder.scope(values):
-            walk([_with_attributes(n, given, missing, node.name) for n in body.node], version)
+            walk([_with_attributes(n, given, missing, node.name) for n in body.node], body.output, version)
             made = [builder.value(node, name) for name in body.output][: len(node.outputs)]
         self.calls.pop()
         builder.values.update(zip(node.outputs, made, strict=True))

@@ -273,6 +273,8 @@ class OnnxBuilder(NetworkBuilder):
         path: of the file, in whose folder its external data is.
         values: by name, a constant or the number of a tensor.
         quantized: results of QuantizeLinear, by name.
+        roundings: of floats that DequantizeLinear makes, by the number of their tensor.
+        readers: nodes of the graph by the names that they read.
         missing: results that a node names and its lowering does not compute.
         declared: shape, with None for an open size, and element type of values, as the file states them.
     """
@@ -282,6 +284,8 @@ class OnnxBuilder(NetworkBuilder):
         self.path = path
         self.values: dict[str, Operand] = {}
         self.quantized: dict[str, Integers] = {}
+        self.roundings: dict[int, Rounding] = {}
+        self.readers: dict[str, list[OnnxNode]] = {}
         self.missing: dict[str, OnnxNode] = {}
         self.declared: dict[str, tuple[list[int | None] | None, int]] = {}
 
@@ -302,15 +306,24 @@ class OnnxBuilder(NetworkBuilder):
         what = "The file" if node is None else str(node)
         raise ModelError(f"{what} reads `{name}`, which no node before it makes.", hint=DAMAGED)
 
+    def note_readers(self, nodes: Sequence[Any], outputs: Sequence[str], opset: int) -> None:
+        """Note the nodes of a graph by the names that they read; an output is a reader, too."""
+        for node in nodes:
+            reader = OnnxNode(self, node.op_type, node.name, tuple(node.input), (), {}, opset)
+            for name in set(node.input):
+                self.readers.setdefault(name, []).append(reader)
+        for name in outputs:
+            self.readers.setdefault(name, []).append(OnnxNode(self, "output", name, (name,), (), {}, opset))
+
     @contextmanager
     def scope(self, values: Mapping[str, Operand]) -> Iterator[None]:
         """Hide the names of the file behind others, for the nodes of a function."""
-        outside = self.values, self.quantized, self.missing, self.declared
-        self.values, self.quantized, self.missing, self.declared = dict(values), {}, {}, {}
+        outside = self.values, self.quantized, self.missing, self.declared, self.readers
+        self.values, self.quantized, self.missing, self.declared, self.readers = dict(values), {}, {}, {}, {}
         try:
             yield
         finally:
-            self.values, self.quantized, self.missing, self.declared = outside
+            self.values, self.quantized, self.missing, self.declared, self.readers = outside
 
     def emit(self, node: OnnxNode, function: Function, operands: Sequence[Operand]) -> None:
         """Append a node, see `OnnxNode.emit`; results that the node does not name are dropped."""

@@ -111,7 +111,6 @@ LOWERINGS |= {
     "BitShift": _by_attributes("direction")(
         lambda direction: torch.bitwise_left_shift if direction == "LEFT" else torch.bitwise_right_shift
     ),
-    "Concat": _by_attributes("axis")(lambda axis: lambda *given: torch.cat(given, axis)),
     "Einsum": _by_attributes("equation")(lambda equation: partial(torch.einsum, equation)),
 }
 
