@@ -47,7 +47,10 @@ BOUNDED = {
     },
     "frontend/control_flow.py": {"inlined": FLOW},
     "frontend/export.py": {"results_by_name": "containers of results", "rows_in_order.row": "containers of a sample"},
-    "frontend/model_files/onnx.py": {"_walk": "an If in an If: protobuf reads 100 nested messages"},
+    "frontend/model_files/onnx.py": dict.fromkeys(
+        ("_Walk.read", "_Walk._append", "_Walk._branch"), "an If in an If: protobuf reads 100 nested messages"
+    ),
+    "frontend/model_files/onnx_functions.py": {"_with_attributes": "an If in an If, as above"},
     "frontend/positions.py": {"_fits": NESTED},
     "ops/pooling.py": {"_adaptive_max_to_pools.build": "axes"},
     "ops/bounds.py": {"never_negative.of"},

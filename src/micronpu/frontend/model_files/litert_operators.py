@@ -265,11 +265,11 @@ def _transpose_convolution(build: LiteRtBuilder, moved: FileOperator, stride: tu
 def cut(cuts: Sequence[slice | int], shape: Sequence[int]) -> list[Function]:
     """Return indexing by slices and numbers: a function for each axis that it changes, at least one."""
     functions: list[Function] = []
-    for axis, cut in reversed(list(enumerate(cuts))):
-        if isinstance(cut, int):
-            functions.append(partial(torch.select, dim=axis, index=cut))
-        elif cut.indices(shape[axis]) != (0, shape[axis], 1):
-            functions.append(lambda x, at=(slice(None),) * axis + (cut,): x[at])
+    for axis, one in reversed(list(enumerate(cuts))):
+        if isinstance(one, int):
+            functions.append(partial(torch.select, dim=axis, index=one))
+        elif one.indices(shape[axis]) != (0, shape[axis], 1):
+            functions.append(lambda x, at=(slice(None),) * axis + (one,): x[at])
     return functions or [lambda x: x]
 
 
