@@ -7,7 +7,7 @@ from pathlib import Path
 
 from micronpu.board.remote import _LONGEST_DOCUMENT
 from micronpu.frontend.model_files.budget import Cost
-from micronpu.frontend.model_files.network import MAX_ELEMENTS
+from micronpu.frontend.model_files.network import MAX_ELEMENTS, MAX_RANK
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def test_every_line_of_the_page_has_its_test() -> None:
 
 def test_limits_of_files_of_models_are_those_of_their_readers() -> None:
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-    limits = [cost.value[1] for cost in Cost] + [MAX_ELEMENTS, _LONGEST_DOCUMENT]
+    limits = [cost.value[1] for cost in Cost] + [MAX_ELEMENTS, MAX_RANK, _LONGEST_DOCUMENT]
     assert not [limit for limit in limits if f"{limit:,}" not in page]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from ai_edge_litert import schema_py_generated as schema
+from tests.oracle.frontend.litert_files import FileWriter
 
 import micronpu
 from micronpu import MicroNpuError
@@ -64,6 +65,11 @@ MUCH = {
     ),
     "operators of constants": added([node("Relu", [f"v{i}" if i else "v0"], ["v" if i == 20_000 else f"v{i + 1}"])
                                      for i in range(20_001)], v0=ONES),
+    "steps": graph([node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=2)],
+                   {"w": np.ones((1, 8, 3), np.float32), "r": np.ones((1, 8, 2), np.float32)}, (1_000_000, 1, 3)),
+    "axes": graph([node("Unsqueeze", ["x", "a"], ["y"])], {"a": np.arange(100_000)}),
+    "axes of an input": graph([node("Relu", ["x"], ["y"])], shape=[1] * 100_000),
+    "axes of a constant": added([node("ConstantOfShape", ["s"], ["v"])], s=np.ones(100_000, np.int64)),
 }  # fmt: skip
 
 
@@ -77,6 +83,14 @@ def refused(path: Path, data: bytes, match: str) -> None:
 @pytest.mark.parametrize("case", MUCH)
 def test_a_small_file_does_not_ask_for_much_work(tmp_path: Path, case: str) -> None:
     refused(tmp_path / "net.onnx", MUCH[case], "is too much: with it, the file has|a tensor has at most")
+
+
+def test_steps_of_a_litert_file_are_counted(tmp_path: Path) -> None:
+    file = FileWriter()
+    x, y, state = file.tensor((1, 20_001, 3)), file.tensor((1, 20_001, 2)), file.tensor((1, 2))
+    weights = [file.constant(np.ones(shape, np.float32)) for shape in ((2, 3), (2, 2), (2,))]
+    file.add("UNIDIRECTIONAL_SEQUENCE_RNN", [x, *weights, state], [y], "SequenceRNNOptions", fusedActivationFunction=4)
+    refused(tmp_path / "net.tflite", file.data([x], [y]), "the file has 20,002 operators and the steps")
 
 
 def shared_tables(graphs: int, tensors: int) -> bytes:

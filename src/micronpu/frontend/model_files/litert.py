@@ -390,7 +390,7 @@ class LiteRtBuilder(NetworkBuilder):
 
     def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
         """Record that a result is a constant."""
-        self.check_size(given.name, value.size, constant=True)
+        self.check_shape(given.name, value.shape, constant=True)
         self._constants[given.key] = value
 
     def integers(self, operator: FileOperator, i: int) -> list[int]:

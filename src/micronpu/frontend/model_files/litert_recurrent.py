@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from micronpu.frontend.model_files.budget import Cost
 from micronpu.frontend.model_files.litert import FileOperator, LiteRtBuilder, activation_of
 from micronpu.frontend.model_files.litert_operators import lowering
 from micronpu.frontend.model_files.network import Function, Operand, tensor
@@ -19,7 +20,7 @@ _NONLINEAR = {1: "relu", 4: "tanh"}
 class _Layer(nn.Module):
     """A recurrent layer of PyTorch, with its states as further operands and results, without the axis of layers."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
         self.layer = layer
 
@@ -53,6 +54,9 @@ def _append(
     constants: Sequence[torch.Tensor] = (),
 ) -> None:
     """Append an operator whose results are its output and the new values of its states, which begin with 0."""
+    if isinstance(function, _Layer):
+        steps = operator.operand(0).shape[1 if function.layer.batch_first else 0]
+        build.budget.spend(Cost.OPERATORS, steps, str(operator))
     made, kept = operator.outputs[0], []
     for i in states:
         given = operator.operand(i)
@@ -90,9 +94,9 @@ def _rnn(build: LiteRtBuilder, operator: FileOperator) -> None:
     _append(build, operator, _Layer(_with(layer, given, recurrent, bias)), (4,))
 
 
-def _with(layer: Any, given: torch.Tensor, recurrent: torch.Tensor, bias: torch.Tensor) -> nn.Module:
+def _with(layer: Any, given: torch.Tensor, recurrent: torch.Tensor, bias: torch.Tensor) -> nn.RNNBase:
     """Return the layer with weights of a file."""
-    made: nn.Module = layer.eval()
+    made: nn.RNNBase = layer.eval()
     zeros = torch.zeros_like(bias)
     made.load_state_dict({"weight_ih_l0": given, "weight_hh_l0": recurrent, "bias_ih_l0": bias, "bias_hh_l0": zeros})
     return made.requires_grad_(False)

@@ -5,6 +5,7 @@ Readers of model files add one `NetworkStep` for each operator, and compute cons
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ Shapes = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
 _QUANTIZED = (torch.int8, torch.uint8, torch.int16)
 MAX_ELEMENTS = 1 << 26
 """Limit of the elements of one tensor; the memories of microcontrollers are far smaller."""
+MAX_RANK = 32
+"""Limit of the axes of one tensor, which is NumPy 1's."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +293,7 @@ class NetworkBuilder:
 
     def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Return the number of a new input of the network."""
+        self.check_shape(name, shape)
         number = self._new(torch.empty(tuple(shape), dtype=dtype, device="meta"))
         self.inputs[number] = name
         return number
@@ -319,17 +323,20 @@ class NetworkBuilder:
 
         return self.add(name, dequantize, [integers, scales, zeros])[0]
 
-    def check_size(self, name: str, elements: int, constant: bool = False) -> None:
-        """Check the size of a tensor, and count a constant.
+    def check_shape(self, name: str, shape: Sequence[int], constant: bool = False) -> None:
+        """Check the shape of a tensor, and count a constant.
 
         Raises:
-            ModelError: it has more elements than `MAX_ELEMENTS`, or the file has too many.
+            ModelError: it has more elements than `MAX_ELEMENTS` or axes than `MAX_RANK`, or the file has too many.
         """
+        elements, rank = math.prod(shape), len(shape)
         if constant:
             self.budget.spend(Cost.CONSTANTS, elements, f"`{name}`")
-        if elements > MAX_ELEMENTS:
+        if elements > MAX_ELEMENTS or rank > MAX_RANK:
+            made, most = (elements, MAX_ELEMENTS) if rank <= MAX_RANK else (rank, MAX_RANK)
+            unit = "elements" if rank <= MAX_RANK else "axes"
             raise ModelError(
-                f"`{name}` makes {elements:,} elements; a tensor has at most {MAX_ELEMENTS:,}.",
+                f"`{name}` makes {made:,} {unit}; a tensor has at most {most:,}.",
                 hint="a model that fits a microcontroller",
             )
 
@@ -379,7 +386,7 @@ class NetworkBuilder:
         with reading(f"`{name}`", f"does not fit its operands of shapes {shapes}"), torch.no_grad():
             made = tried.computed(values)
         for value in made:
-            self.check_size(name, value.numel())
+            self.check_shape(name, value.shape)
         return made
 
 

@@ -32,7 +32,7 @@ def _size(node: OnnxNode) -> None:
 def _filled(node: OnnxNode) -> None:
     given, sizes = node.attribute("value"), node.integers(0) or []
     value = torch.zeros(1) if given is None else node.builder.constant(given, node.name)
-    node.builder.check_size(node.name, math.prod(sizes), constant=True)
+    node.builder.check_shape(node.name, sizes, constant=True)
     node.define(value.reshape(1).expand(tuple(sizes)).clone())
 
 
@@ -49,7 +49,8 @@ def _eye(node: OnnxNode) -> None:
 @lowering("Range")
 def _range(node: OnnxNode) -> None:
     start, limit, step = (node.required(i) for i in range(3))
-    node.builder.check_size(node.name, math.ceil((float(limit) - float(start)) / float(step)), constant=True)
+    count = math.ceil((float(limit) - float(start)) / float(step))
+    node.builder.check_shape(node.name, [count], constant=True)
     node.define(torch.arange(start.item(), limit.item(), step.item(), dtype=start.dtype))
 
 
@@ -325,7 +326,7 @@ def _one_hot(node: OnnxNode) -> None:
     depth, values = int(node.required(1).reshape(-1)[0]), node.required(2)
     rank = node.meta(0).dim() + 1
     axis = node.axis(rank=rank)
-    node.builder.check_size(node.name, depth * node.meta(0).numel())
+    node.builder.check_shape(node.name, (depth, *node.meta(0).shape))
     numbers = torch.arange(depth).reshape(-1, *[1] * (rank - 1 - axis))
 
     def one_hot(i: torch.Tensor, n: torch.Tensor, off: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
@@ -368,7 +369,7 @@ def _of_data(node: OnnxNode) -> None:
 @lowering("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix")
 def _computed(node: OnnxNode) -> None:
     numbers = [float(node.required(i)) for i in range(len(node.inputs))]
-    node.builder.check_size(node.name, math.ceil(math.prod(numbers[:2])), constant=True)
+    node.builder.check_shape(node.name, [math.ceil(math.prod(numbers[:2]))], constant=True)
     node.builder.by_reference(node)
 
 

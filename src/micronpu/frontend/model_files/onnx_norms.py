@@ -121,7 +121,7 @@ def _short_time(node: OnnxNode) -> None:
 
 
 def _windowed(node: OnnxNode, size: int, bins: int) -> int:
-    node.builder.check_size(node.name, 2 * size * bins)
+    node.builder.check_shape(node.name, (2, size, bins))
     return bins
 
 

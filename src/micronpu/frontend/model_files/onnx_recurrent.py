@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from micronpu.frontend.model_files.budget import Cost
 from micronpu.frontend.model_files.onnx_nodes import DAMAGED, OnnxNode, lowering
 
 
@@ -33,6 +34,7 @@ def _recurrent(node: OnnxNode) -> None:
         raise node.error("has sequences of unequal lengths", "whole sequences")
     initial = [node.operand(i) for i in (first_h, first_c) if node.has(i)]
     steps, batch = node.meta(0).shape[:2]
+    node.builder.budget.spend(Cost.OPERATORS, steps * directions, str(node))
     if node.kind == "GRU" and not node.flag("linear_before_reset"):
         if steps > MOST_STEPS:
             raise node.error(

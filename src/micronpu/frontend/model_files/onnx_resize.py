@@ -93,7 +93,7 @@ def _axes_of(node: OnnxNode) -> list[_Axis]:
     if not factors or not sizes or not len(chosen) == len(factors) == len(sizes):
         raise node.error("has neither scales nor sizes of its axes", DAMAGED)
     made = dict(enumerate(shape)) | dict(zip(chosen, sizes, strict=True))
-    node.builder.check_size(node.name, math.prod(made.values()))
+    node.builder.check_shape(node.name, tuple(made.values()))
     parts = [0.0] * len(chosen) + [1.0] * len(chosen) if region is None or not region.numel() else region.tolist()
     if len(parts) != 2 * len(chosen):
         raise node.error(f"has a region of {len(parts)} numbers for {len(chosen)} axes", DAMAGED)
