@@ -27,7 +27,7 @@ from micronpu.base.installed import VERSION
 from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.csource import Facts, Limit, filled
-from micronpu.deploy.folder import check_target, write_folder
+from micronpu.deploy.folder import LICENSE, check_target, licensed, write_folder
 from micronpu.deploy.image import crc_of_io
 from micronpu.deploy.integration import (
     application,
@@ -480,7 +480,7 @@ def _host(program: bytes, method: str) -> Callable[[Sequence[Array]], Sequence[A
 def _files(program_set: ProgramSet, missing: list[str]) -> dict[str, bytes]:
     """Return the contents of the folder, by name."""
     if runs_linux(program_set.board.core):
-        return linux_files(program_set, missing)
+        return licensed(linux_files(program_set, missing))
     texts = shared_sources(program_set)
     binary = {file: content for facts in program_set.programs for file, content in facts.data}
     for methods in program_set.groups:
@@ -511,6 +511,6 @@ def _files(program_set: ProgramSet, missing: list[str]) -> dict[str, bytes]:
         texts["CMakeLists.txt"] = integration.cmake(program_set)
         texts |= integration.zephyr(program_set)
         texts["micronpu.clayer.yml"] = integration.clayer(program_set)
-    names = sorted([*texts, *binary, "README.md"])
+    names = sorted([*texts, *binary, LICENSE, "README.md"])
     texts["README.md"] = readme(program_set, names, missing)
-    return {file: binary[file] if file in binary else texts[file].encode() for file in names}
+    return licensed(binary | {file: text.encode() for file, text in texts.items()})

@@ -1,4 +1,4 @@
-"""Atomic writing of a folder."""
+"""Licences of the files of a folder, and atomic writing of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 from micronpu.base.errors import FileError
@@ -15,6 +16,29 @@ from micronpu.base.files import check_folder
 from micronpu.base.leaving import scratch_folder, undone
 
 _AT_CURRENT_FOLDER, _EXCHANGE = -100, 2  # of Linux' `renameat2`
+
+
+LICENSE = "LICENSE"
+_SPDX = "SPDX-License-Identifier: BSD-3-Clause"
+_COMMENTS = {
+    **dict.fromkeys((".S", ".c", ".cpp", ".h", ".hpp", ".ld", ".overlay"), f"/* {_SPDX} */\n"),
+    **dict.fromkeys((".cmake", ".conf", ".sh", ".txt", ".yaml", ".yml", ""), f"# {_SPDX}\n"),
+    ".md": f"<!-- {_SPDX} -->\n",
+}
+"""The line that states the licence of a file, by its suffix; programs and vectors are the user's."""
+
+
+def licensed(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a folder, sorted, each text with the identifier of its licence, and with the licence."""
+    made = {LICENSE: (metadata.distribution("micronpu").read_text(f"licenses/{LICENSE}") or _SPDX).encode()}
+    for name, data in files.items():
+        line = _COMMENTS.get(Path(name).suffix, "").encode()
+        first, newline, rest = data.partition(b"\n")
+        if data.startswith(b"#!"):
+            made[name] = first + newline + line + rest
+        else:
+            made[name] = data + line if name.endswith(".md") else line + data
+    return dict(sorted(made.items()))
 
 
 def check_target(folder: Path, *, force: bool) -> None:

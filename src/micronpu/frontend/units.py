@@ -176,4 +176,6 @@ def macs_of(module: GraphModule, node: Node) -> int:
 
 
 def _shape(module: GraphModule, node: Any) -> tuple[int, ...]:
+    while program.is_any_dequantize(node):  # that of a constant has no example value
+        node = node.args[0]
     return tuple((attrgetter(node.target)(module) if node.op == "get_attr" else value_of(node)).shape)
