@@ -203,7 +203,7 @@ class Search:
         first = self.corrected(start, PROJECTIONS)
         tried = [start] if first.settings == start.settings else [start, first]
         wide = self.everywhere(first) if self.has_int16 and start.price is not None and not everything else None
-        # Where the cheapest is wanted and int16 everywhere is near float, fewer operators in int16 may be.
+        # If the cheapest is requested and int16 everywhere is near float, fewer operators in int16 may suffice.
         free = at.CHEAP * start.cycles if self.allowed.is_cheapest and wide is not None and wide.reaches else most
         is_dear = wide is not None and wide.cycles > free
         if wide is None or is_dear or not (wide.is_near or wide.gains_on(first) >= at.MOST_CORRECTED):

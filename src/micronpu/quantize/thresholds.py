@@ -105,7 +105,7 @@ WEIGHT_BITS = (8, 7, 6, 5, 4)
 COLUMN_BYTES = 1 << 30
 # Size of the rows that are kept of a generator of calibration data [bytes; 80 pictures of 224x224x3]
 STREAM_BYTES = 48 << 20
-LEAST_OF_STREAM = 16  # Number of rows that are kept whatever their size [rows; those that suffice to hold some out]
+LEAST_OF_STREAM = 16  # Number of rows that are kept at any size [rows; those that suffice to hold some out]
 MOST_ITEMS = 1 << 16  # Items after which a generator counts as endless [items; not measured]
 FIT_SAMPLES = 100  # Maximum number of samples that fit ranges [samples; not measured]
 # Least number of samples that fit ranges where `FIT_ELEMENTS` limits them [samples; 17 are as good as 64 (8c694177)]

@@ -110,7 +110,7 @@ def warnings_of(
 def first_causes(
     module: GraphModule, trial: Trial, found: Sequence[ReportWarning], lost: Sequence[ReportWarning]
 ) -> tuple[ReportWarning, ...]:
-    """Return warnings in order: a cause in front of the model comes first, with what the rest reaches without it.
+    """Return warnings in order: a cause before the model comes first, with what the rest reaches without it.
 
     Args:
         module, trial: of `warnings_of`.
