@@ -65,6 +65,8 @@ class Usage(NamedTuple):
 def user_folder() -> Path | None:
     """Folder for files that can be regenerated: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory.
 
+    Empty and relative paths in HOME, XDG_CACHE_HOME and LOCALAPPDATA are ignored: they are inside the current folder.
+
     Returns:
         The folder, which may not exist yet; None if the user has no home directory.
     """
@@ -72,12 +74,25 @@ def user_folder() -> Path | None:
         if asked := os.environ.get("MICRONPU_CACHE_DIR"):
             return Path(asked).expanduser().absolute()
         if sys.platform == "darwin":
-            return Path.home() / "Library/Caches/micronpu"
+            return _home() / "Library/Caches/micronpu"
         if sys.platform == "win32":
-            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
-    except RuntimeError:  # HOME is not set, and the system has no entry for this user number
+            return (_absolute("LOCALAPPDATA") or _home() / "AppData/Local") / "micronpu"
+        return (_absolute("XDG_CACHE_HOME") or _home() / ".cache") / "micronpu"
+    except RuntimeError:  # of `_home`, or HOME is not set and the system has no entry for this user number
         return None
+
+
+def _absolute(name: str) -> Path | None:
+    """Return the absolute path in an environment variable, or None."""
+    path = Path(os.environ.get(name, ""))
+    return path if path.is_absolute() else None
+
+
+def _home() -> Path:
+    """Return the home directory; raise `RuntimeError` if there is none, or HOME is empty or relative."""
+    if sys.platform != "win32" and "HOME" in os.environ and _absolute("HOME") is None:
+        raise RuntimeError
+    return Path.home()
 
 
 class Cache:

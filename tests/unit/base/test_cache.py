@@ -298,3 +298,21 @@ def test_many_processes_read_and_write_whole_answers(tmp_path: Path) -> None:
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
     assert [process.communicate()[1] for process in processes] == [b""] * 4
     assert [process.returncode for process in processes] == [0] * 4
+
+
+@pytest.mark.parametrize("name", ["HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("value", ["", ".", "relative/place"])
+def test_nothing_is_kept_in_the_current_folder(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("MICRONPU_CACHE_DIR", "XDG_CACHE_HOME", FOLDER):
+        monkeypatch.delenv(other, raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv(name, value)
+    expected = None if name == "HOME" else tmp_path / ".cache/micronpu"
+    assert cache_module.user_folder() == expected
+    Cache().entry("kind", (), 1).write(b"answer")
+    assert not list(Path().iterdir())
