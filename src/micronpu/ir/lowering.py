@@ -8,7 +8,6 @@ passes` read them here.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
+from micronpu.base.docstrings import docstring
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments
 from micronpu.ir.facts import Facts
@@ -330,7 +330,7 @@ def decomposes(
 
     def register(decompose: Function) -> Function:
         name = decompose.__name__.lstrip("_").removesuffix("_decomposed")
-        sentence = " ".join((inspect.getdoc(decompose) or "").split("\n\n")[0].split())
+        sentence = " ".join(docstring(decompose).split("\n\n")[0].split())
         if not sentence:
             raise InternalError(f"The decomposition {name} has no docstring, which is what users read.")
         for overload in overloads:

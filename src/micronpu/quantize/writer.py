@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import strings
+from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
 from micronpu.frontend.facts import (
     DECIDED,
@@ -295,7 +295,7 @@ def switch_of(rewrite: Callable[..., Any]) -> str:
 
 def switchable(rewrite: Function) -> Function:
     """Make a rewrite switchable."""
-    text = inspect.getdoc(rewrite)
+    text = docstring(rewrite)
     assert text, "a rewrite's doc-string is what users read"
     _SENTENCES[switch_of(rewrite)] = " ".join(text.split("\n\n")[0].split())
     return rewrite

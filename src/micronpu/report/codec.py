@@ -8,7 +8,6 @@ written beside the fields as a convenience, and not read back.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import re
 import types
@@ -16,6 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from micronpu.base.docstrings import docstring
 from micronpu.base.errors import InternalError
 
 KEY, FLAT = "json key", "json flat"
@@ -132,7 +132,7 @@ def _path(where: str, key: str) -> str:
 
 def attribute_texts(kind: type[Any]) -> dict[str, str]:
     """Return the docstring's text for each attribute, on one line; several attributes may share one text."""
-    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].split("\n\n")[0]
+    section = docstring(kind).partition("Attributes:\n")[2].split("\n\n")[0]
     parts = re.split(r"^    (\w+(?:, \w+)*): ", section, flags=re.MULTILINE)[1:]
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {name: " ".join(text.split()) for names, text in pairs for name in names.split(", ")}

@@ -6,12 +6,12 @@ the methods that need them: `--help` and lists must not wait for them.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.docstrings import docstring
 from micronpu.base.errors import PayloadError
 from micronpu.chips import Chip, TargetEntry
 from micronpu.chips.core import Core, find_core
@@ -263,4 +263,4 @@ class Backend(ABC):
 
 def sentences(things: Iterable[Any]) -> dict[str, str]:
     """Return the first paragraph of each object's class docstring by its name, in order."""
-    return {t.name: " ".join((inspect.getdoc(type(t)) or "").split("\n\n")[0].split()) for t in things}
+    return {t.name: " ".join(docstring(type(t)).split("\n\n")[0].split()) for t in things}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from typing_extensions import Self
 
+from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Node
@@ -196,7 +196,7 @@ class Rules(list[Rule]):
         """Register a check for operators, or for all of them, in some rule sets, or in all of them."""
 
         def register(check: _Check) -> _Check:
-            sentence = inspect.getdoc(check)
+            sentence = docstring(check)
             assert sentence, "a rule's doc-string is what users read"
             self.append(Rule(check.__name__, sentence.split("\n")[0], check, tuple(o.name for o in operators), flavors))
             return check

@@ -6,8 +6,7 @@ Source: the published support table of the eIQ Neutron converter and the documen
 
 from __future__ import annotations
 
-import inspect
-
+from micronpu.base.docstrings import docstring
 from micronpu.ir.graph import Node
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import Op
@@ -88,7 +87,7 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     detail = f"`{node.op.name}`, which the converter of {flavor} has not"
     hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer'
     if node.op.name not in SUPPORTED:
-        meaning = (inspect.getdoc(type(node.op)) or "").split("\n")[0]
+        meaning = docstring(type(node.op)).split("\n")[0]
         detail = f"`{node.op.name}` ({meaning[:1].lower()}{meaning[1:].rstrip('.')}), which Neutron has not"
         hint = "leave it to the core; NeutronQuantizer writes a function as operators of Neutron, where any do"
         hint = hint if node.op.name == "table" else ""
