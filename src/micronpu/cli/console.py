@@ -264,7 +264,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
         except (BrokenPipeError, typer.Exit, typer.Abort, KeyboardInterrupt):
             raise  # typer's own exceptions
         except BaseException as error:  # a model may raise any exception, or call sys.exit
-            if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            if isinstance(error, OSError) and error.filename is None and _has_no_room(error):
                 _fail(
                     f"The output cannot be written: {error.strerror}. Try: another place for it, or make room.", False
                 )
@@ -282,6 +282,11 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     own[place:] = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[place:]]
     run.__signature__ = signature.replace(parameters=[*own[:place], _QUIET, *own[place:]])  # type: ignore[attr-defined]
     return run
+
+
+def _has_no_room(error: OSError) -> bool:
+    """Return True if nothing can be written; `tempfile` reports that as a file that is not found."""
+    return error.errno in _NO_ROOM or "No usable temporary directory" in str(error.strerror)
 
 
 def _check_current_folder() -> None:

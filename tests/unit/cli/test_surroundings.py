@@ -63,6 +63,16 @@ def test_a_command_without_a_standard_stream_works(tmp_path: Path, closed: str) 
     assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="ulimit is POSIX's")
+@pytest.mark.parametrize("write", ["tempfile.mkdtemp()", "open('x', 'wb', 0).write(b'1')"])
+def test_a_limit_of_the_size_of_files_is_a_sentence(tmp_path: Path, write: str) -> None:
+    code = f"import tempfile; from micronpu.cli.console import guarded; guarded(lambda debug=False: {write})()"
+    command = ['ulimit -f 0; exec "$0" -B -c "$1"', sys.executable, code]
+    done = subprocess.run(["sh", "-c", *command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: The output cannot be written: ") and "Try: another place" in done.stderr
+
+
 def test_a_deleted_folder_is_a_sentence(tmp_path: Path) -> None:
     command = ['mkdir gone; cd gone; rmdir ../gone; exec "$0" -m micronpu.cli inspect x.pte', sys.executable]
     done = subprocess.run(["sh", "-c", *command], capture_output=True, text=True, cwd=tmp_path)
