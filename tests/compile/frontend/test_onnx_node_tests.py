@@ -41,6 +41,32 @@ def tensors(folder: Path, kind: str, count: int) -> list[np.ndarray[Any, Any]]:
     return [numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes())) for file in files]
 
 
+def with_constants(folder: Path) -> bytes | None:
+    """Return the file of a node test with one float input, or those of `PAIRS`; None if it has none."""
+    try:
+        model = onnx.load(folder / "model.onnx")
+        inputs = tensors(folder, "input", len(model.graph.input))
+    except Exception:  # sequences and optional values are of other messages
+        return None
+    if not inputs or any(a.dtype.name not in KNOWN for a in inputs):
+        return None
+    fixed(model, inputs)
+    return bytes(model.SerializeToString())
+
+
+def fixed(model: Any, inputs: list[np.ndarray[Any, Any]]) -> list[int]:
+    """Make inputs constants, and return the numbers of those that remain."""
+    kinds, graph = {node.op_type for node in model.graph.node}, model.graph
+    first = [k for k, a in enumerate(inputs) if a.dtype.kind == "f" and a.ndim][:1] or [0]
+    kept = [k for k, a in enumerate(inputs) if k in first or (kinds & PAIRS and a.ndim)]
+    names, remain = [i.name for i in graph.input], [i for k, i in enumerate(graph.input) if k in kept]
+    constants = (numpy_helper.from_array(a, names[k]) for k, a in enumerate(inputs) if k not in kept)
+    graph.initializer.extend(constants)
+    del graph.input[:]
+    graph.input.extend(remain)
+    return kept
+
+
 def judged(folder: Path, read: set[str]) -> str:
     """Return "right", "refused", "not a tensor" or what is wrong, and add operators of files that are right."""
     try:
@@ -51,14 +77,7 @@ def judged(folder: Path, read: set[str]) -> str:
         return "not a tensor"
     if not inputs or any(a.dtype.name not in KNOWN for a in inputs + outputs):
         return "not a tensor"
-    kinds, graph = {node.op_type for node in model.graph.node}, model.graph
-    first = [k for k, a in enumerate(inputs) if a.dtype.kind == "f" and a.ndim][:1] or [0]
-    kept = [k for k, a in enumerate(inputs) if k in first or (kinds & PAIRS and a.ndim)]
-    names, remain = [i.name for i in graph.input], [i for k, i in enumerate(graph.input) if k in kept]
-    constants = (numpy_helper.from_array(a, names[k]) for k, a in enumerate(inputs) if k not in kept)
-    graph.initializer.extend(constants)
-    del graph.input[:]
-    graph.input.extend(remain)
+    kinds, kept = {node.op_type for node in model.graph.node}, fixed(model, inputs)
     given = [torch.from_numpy(np.array(inputs[k])) for k in kept]
     try:
         network = read_onnx(model.SerializeToString(), Path(f"{folder.name}.onnx"))

@@ -80,10 +80,13 @@ def read_model(
 def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: Any) -> FileModel:
     if name.suffix.lower() == ".onnx":
         from micronpu.frontend.model_files.onnx import read_onnx
+        from micronpu.frontend.model_files.onnx_runtime import OnnxRuntime
 
         network = read_onnx(data, name, shapes)
         examples = network.examples()
-        return FileModel(_exported(network, examples, name), examples, network.input_names)
+        module = _exported(network, examples, name)
+        _verify(module, network, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
+        return FileModel(module, examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse
     from micronpu.frontend.model_files.litert_graph import network_of
     from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime, sizes_of

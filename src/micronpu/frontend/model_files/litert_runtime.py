@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from micronpu.base.errors import ModelError, OptionError, first_line, one_of
-from micronpu.base.fence import package_folders
+from micronpu.base.errors import ModelError, OptionError, one_of
 from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
-from micronpu.frontend.model_files.litert_worker import receive, send
 from micronpu.frontend.model_files.network import Shapes
 from micronpu.frontend.model_files.own_runtime import Row, RuntimeRefusalError
+from micronpu.frontend.model_files.runtime_process import RuntimeProcess
 
 _MOVES = ("CAST", "RESHAPE", "EXPAND_DIMS", "SQUEEZE", "QUANTIZE", "SLICE", "STRIDED_SLICE")
 """Operators behind which an index is still the same index."""
@@ -46,7 +40,7 @@ class LiteRtRuntime:
         for given in file.outputs:
             self._tensors.setdefault(given.index, given)
         self._values: dict[int, npt.NDArray[Any]] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: RuntimeProcess | None = None
 
     def __enter__(self) -> LiteRtRuntime:
         self._start()
@@ -57,40 +51,17 @@ class LiteRtRuntime:
 
     def _start(self) -> None:
         """Start the process and load the file, with all states at their initial values."""
-        script = str(Path(__file__).with_name("litert_worker.py"))
-        command = [sys.executable or "python", "-I", "-S", script, json.dumps(package_folders())]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=os.sep,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RuntimeRefusalError(f"The process of LiteRT cannot be started: {first_line(error)}.") from error
-        self._ask({"do": "load", "shapes": [list(t.shape) for t in self._file.inputs]}, [self._data])
+        self._process = RuntimeProcess("litert", "LiteRT")
+        self._process.ask({"do": "load", "shapes": [list(t.shape) for t in self._file.inputs]}, [self._data])
 
     def _stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+            self._process.stop()
             self._process = None
 
     def _ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            send(process.stdin, head, blobs)
-            answer, found = receive(process.stdout)
-        except (EOFError, OSError, ValueError) as error:
-            code = process.wait()
-            raise RuntimeRefusalError(f"LiteRT ends with exit code {code}.") from error
-        if "error" in answer:
-            raise RuntimeRefusalError(f"LiteRT reports: {first_line(ValueError(answer['error']))}.")
-        return answer, found
+        assert self._process is not None
+        return self._process.ask(head, blobs)
 
     def sizes(self) -> dict[int, tuple[int, ...]]:
         """Return the shapes of all tensors, by index, for the shapes of the inputs."""

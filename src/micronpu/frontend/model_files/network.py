@@ -79,6 +79,7 @@ class FileValue:
         operator: kind of the operator that computes it, and its position.
         slack: LSB by which the runtime's integer kernel may be farther from the real result than by its rounding.
         sums: True for sums of products, whose rounding depends on the size of the operands.
+        rounds: how an integer tensor is rounded from the operand of its step; None for others.
         hybrid: True for a float operator with integer weights, whose kernel rounds its operand to int8 in each call.
     """
 
@@ -89,6 +90,7 @@ class FileValue:
     slack: float = 0.0
     sums: bool = False
     hybrid: bool = False
+    rounds: Rounding | None = None
 
 
 class NetworkStep(nn.Module):

@@ -67,11 +67,31 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
     functions = Functions({(f.domain, f.name): f for f in model.functions})
     _Walk(builder, functions).read(model.graph.node, [o.name for o in model.graph.output], opset)
+    _note_sources(builder, model.graph.node)
     outputs = [builder.value(None, given.name) for given in model.graph.output]
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
             raise ModelError(f"The output `{given.name}` of {path} does not depend on the inputs.", hint="leave it out")
     return builder.network([n for n in outputs if isinstance(n, int)])
+
+
+def _note_sources(builder: OnnxBuilder, nodes: Sequence[Any]) -> None:
+    """Note which tensors of the file the numbers of the network stand for."""
+    for i, node in enumerate(nodes):
+        for k, name in enumerate(node.output):
+            if name and name not in builder.inexact and not _has_ties(builder, node, k):
+                twice = node.op_type == "QuantizeLinear" and node.input[0] in builder.inexact
+                builder.note_source(name, node.op_type, i, 0.5 if twice else 0.0)
+
+
+def _has_ties(builder: OnnxBuilder, node: Any, result: int) -> bool:
+    """Return True for a result that is one of several right ones: an index of equal elements."""
+    if node.op_type == "TopK":
+        return result == 1 or any(a.name == "sorted" and not a.i for a in node.attribute)
+    if node.op_type not in ("ArgMax", "ArgMin"):
+        return False
+    given = builder.values.get(node.input[0])
+    return not isinstance(given, int) or not builder.meta[given].is_floating_point()
 
 
 @dataclass

@@ -47,6 +47,29 @@ def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tens
     return torch.from_numpy(np.array(values, np.float32 if values.dtype.kind == "f" else values.dtype))
 
 
+def with_data(message: Any, path: Path, budget: Budget) -> None:
+    """Put the external data of all constants, wherever they stand in a message of ONNX, into the message.
+
+    Raises:
+        ModelError: the data is in a file that is not read, see `constant_of`.
+    """
+    import onnx
+
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for inner in [value] if hasattr(value, "ListFields") else value:
+            if not isinstance(inner, onnx.TensorProto):
+                with_data(inner, path, budget)
+            elif inner.data_location == onnx.TensorProto.EXTERNAL:
+                where, elements = f"The constant `{inner.name}` of {path}", math.prod(inner.dims)
+                budget.spend(Cost.CONSTANTS, elements, where)
+                data = _external(inner, elements, where, path)
+                inner.CopyFrom(
+                    onnx.TensorProto(name=inner.name, data_type=inner.data_type, dims=inner.dims, raw_data=data)
+                )
+
+
 def _external(given: Any, elements: int, where: str, path: Path) -> bytes:
     """Return the bytes of a constant in a data file, of which only plain files inside the model's folder are read."""
     import onnx

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.frontend.model_files.network import DAMAGED as DAMAGED
-from micronpu.frontend.model_files.network import Function, NetworkBuilder, Operand, Rounding
+from micronpu.frontend.model_files.network import FileValue, Function, NetworkBuilder, Operand, Rounding
 from micronpu.frontend.model_files.onnx_constants import constant_of
 from micronpu.frontend.program import BYTE_SHIFT
 
@@ -33,6 +33,12 @@ DTYPES = {
 
 _POSITIVE = {"kernel_shape", "strides", "dilations", "group", "num_groups", "blocksize", "size", "hidden_size"}
 """Attributes that are sizes or steps, and divide others."""
+
+_SINGLE = {
+    "Add", "Cast", "Clip", "Concat", "Div", "Identity", "LogSoftmax", "Max", "Min", "Mul", "Pad", "Relu", "Reshape",
+    "Sigmoid", "Slice", "Softmax", "Sub", "Tanh", "Transpose", "Where",
+}  # fmt: skip
+"""Operators whose rounding does not depend on the size of operands that cancel, such as masks of -1e9."""
 
 
 @lru_cache(maxsize=1024)
@@ -276,6 +282,7 @@ class OnnxBuilder(NetworkBuilder):
         roundings: of floats that DequantizeLinear makes, by the number of their tensor.
         readers: nodes of the graph by the names that they read.
         missing: results that a node names and its lowering does not compute.
+        inexact: values that are rounded before the file rounds them.
         declared: shape, with None for an open size, and element type of values, as the file states them.
     """
 
@@ -287,11 +294,22 @@ class OnnxBuilder(NetworkBuilder):
         self.roundings: dict[int, Rounding] = {}
         self.readers: dict[str, list[OnnxNode]] = {}
         self.missing: dict[str, OnnxNode] = {}
+        self.inexact: set[str] = set()
         self.declared: dict[str, tuple[list[int | None] | None, int]] = {}
 
     def constant(self, given: Any, name: str) -> torch.Tensor:
         """Return a constant of the file, wherever it stands."""
         return constant_of(given, name, self.path, self.budget)
+
+    def note_source(self, name: str, kind: str, position: int, slack: float) -> None:
+        """Note the number of a value as a tensor of the file; see `FileValue`."""
+        operator, sums = f"{kind}, node {position}", kind not in _SINGLE
+        if (integers := self.quantized.get(name)) is not None:
+            source = FileValue(name, (name, integers.qparams.is_bytes), (), operator, slack, sums)
+            source = replace(source, rounds=integers.qparams.rounding)
+            self.sources.setdefault(integers.number, []).append(source)
+        elif isinstance(number := self.values.get(name), int):
+            self.sources.setdefault(number, []).append(FileValue(name, (name, False), (), operator, sums=sums))
 
     def value(self, node: OnnxNode | None, name: str) -> Operand:
         """Return a value by its name."""

@@ -130,6 +130,7 @@ def _joined(node: OnnxNode) -> None:
             own = None if isinstance(operand, torch.Tensor) else builder.roundings.get(operand)
             if qparams is not None and own not in (None, qparams.rounding):
                 (operands[i],) = builder.add(node.name, qparams.rounding, [operand], ())
+                builder.inexact.add(node.outputs[0])
     node.emit(lambda *given: torch.cat(given, axis), operands)
 
 

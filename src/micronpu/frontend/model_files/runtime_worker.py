@@ -1,6 +1,6 @@
-"""The process in which LiteRT runs a file: ``python -I -S litert_worker.py FOLDERS``.
+"""The process in which a file's own runtime runs it: ``python -I -S runtime_worker.py FOLDERS litert|onnx``.
 
-LiteRT does not validate a file enough for untrusted ones, so a crash has to end this process alone. FOLDERS is a JSON
+Runtimes do not validate a file enough for untrusted ones, so a crash has to end this process alone. FOLDERS is a JSON
 list of package folders. Requests arrive on standard input, and the answers go to standard output: a JSON line, followed
 by the bytes of the tensors that it lists.
 """
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import IO, Any
 
 _MEMORY = 4 << 30
@@ -44,20 +45,75 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     return head, blobs
 
 
+class _LiteRt:
+    """A file in LiteRT's interpreter; the ``shapes`` of the first request are those of the inputs."""
+
+    def __init__(self, data: bytes, head: dict[str, Any]) -> None:
+        self._interpreter = interpreter = _loaded(data)
+        for detail, shape in zip(interpreter.get_input_details(), head["shapes"], strict=True):
+            if list(detail["shape"]) != shape:
+                interpreter.resize_tensor_input(detail["index"], shape)
+        interpreter.allocate_tensors()
+
+    def begin(self) -> None:
+        self._interpreter.reset_all_variables()
+
+    def sizes(self) -> list[Any]:
+        self._interpreter.invoke()  # some shapes are known afterwards
+        return [[d["index"], d["shape"].tolist()] for d in self._interpreter.get_tensor_details()]
+
+    def run(self, head: dict[str, Any], blobs: Sequence[bytes]) -> list[Any]:
+        import numpy as np
+
+        interpreter = self._interpreter
+        for detail, blob in zip(interpreter.get_input_details(), blobs, strict=True):
+            value = np.frombuffer(blob, detail["dtype"]).reshape(detail["shape"])
+            interpreter.set_tensor(detail["index"], value)
+        interpreter.invoke()
+        return [_tensor(interpreter, index) for index in head["tensors"]]
+
+
+class _Onnx:
+    """A file in onnxruntime without graph optimizations."""
+
+    def __init__(self, data: bytes, head: dict[str, Any]) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        self._run = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run
+
+    def run(self, head: dict[str, Any], blobs: Sequence[bytes]) -> list[Any]:
+        import numpy as np
+
+        given = zip(head["inputs"], blobs, strict=True)
+        feeds = {name: np.frombuffer(blob, kind).reshape(shape) for (name, kind, shape), blob in given}
+        found = [a if a is None else np.asarray(a) for a in self._run(head["tensors"], feeds)]
+        return [a if a is not None and a.dtype.kind in "fiub" else None for a in found]
+
+
+_RUNTIMES: dict[str, tuple[Any, str]] = {
+    "litert": (_LiteRt, "ai_edge_litert.interpreter"),
+    "onnx": (_Onnx, "onnxruntime"),
+}
+
+
 def main() -> None:
     """Answer requests until standard input ends."""
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # LiteRT prints
+        os.dup2(2, 1)  # runtimes print
         sys.path += json.loads(sys.argv[1])  # after the standard library
         sys.dont_write_bytecode = True
-        import numpy as np
-        from ai_edge_litert.interpreter import Interpreter  # noqa: F401  (before the process is restricted)
+        kind, package = _RUNTIMES[sys.argv[2]]
+        import_module(package)  # before the process is restricted
 
         from micronpu.base.fence import put_up
 
         put_up()
         _limit()
-        interpreter: Any = None
+        runtime: Any = None
         while True:
             try:
                 head, blobs = receive(requests)
@@ -65,27 +121,17 @@ def main() -> None:
                 return
             found: list[Any] = []
             try:
-                if interpreter is None:
-                    interpreter = _loaded(blobs[0])
-                    for detail, shape in zip(interpreter.get_input_details(), head["shapes"], strict=True):
-                        if list(detail["shape"]) != shape:
-                            interpreter.resize_tensor_input(detail["index"], shape)
-                    interpreter.allocate_tensors()
+                if runtime is None:
+                    runtime = kind(blobs[0], head)
                 elif head["do"] == "begin":
-                    interpreter.reset_all_variables()
+                    runtime.begin()
                 elif head["do"] == "sizes":
-                    interpreter.invoke()  # some shapes are known afterwards
-                    details = interpreter.get_tensor_details()
-                    send(answers, {"shapes": [[d["index"], d["shape"].tolist()] for d in details]})
+                    send(answers, {"shapes": runtime.sizes()})
                     continue
                 else:
-                    for detail, blob in zip(interpreter.get_input_details(), blobs, strict=True):
-                        value = np.frombuffer(blob, detail["dtype"]).reshape(detail["shape"])
-                        interpreter.set_tensor(detail["index"], value)
-                    interpreter.invoke()
-                    found = [_tensor(interpreter, index) for index in head["tensors"]]
-            except (ValueError, RuntimeError, TypeError) as error:
-                send(answers, {"error": str(error)})
+                    found = runtime.run(head, blobs)
+            except Exception as error:  # each runtime has its own
+                send(answers, {"error": f"{error}" or type(error).__name__})
                 continue
             described = [None if a is None else [a.dtype.str, list(a.shape)] for a in found]
             send(answers, {"tensors": described}, [b"" if a is None else a.tobytes() for a in found])
