@@ -58,7 +58,7 @@ Target = Annotated[
 
 PANELS = {
     "Data": ("library", "normalize", "data", "labels", "metric"),
-    "Accuracy": ("verify", "held_out"),
+    "Accuracy": ("verify", "verify_import", "held_out"),
     "Kernels of your own": ("allow_missing_kernels",),
     "Report": (
         *("top", "every", "report_json", "trace", "etrecord", "manifest"),
