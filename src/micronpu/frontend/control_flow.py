@@ -9,7 +9,6 @@ the step at which the condition was first false.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +20,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import aten_overload, calls_into, is_getitem, only_checks, overload_name, value_of
 from micronpu.frontend.run import Run, Step, step_of
-from micronpu.frontend.tensors import free_name, read, with_graph, with_own_graph
+from micronpu.frontend.tensors import copied, free_name, read, with_graph, with_own_graph
 from micronpu.ops import facts
 from micronpu.ops.calls import BOTH, CHOICE
 from micronpu.ops.truths import LOGIC
@@ -310,7 +309,7 @@ def _computed(node: Node, step: Step, values: Mapping[Node, Any]) -> Any:
     if isinstance(made, torch.Tensor) and not _is_small(made):
         return _UNKNOWN
     with torch.no_grad():
-        return step({n: copy.deepcopy(value) for n, value in zip(node.all_input_nodes, operands, strict=True)})
+        return step({n: copied(value) for n, value in zip(node.all_input_nodes, operands, strict=True)})
 
 
 def _unknown(_: Mapping[Node, Any]) -> Any:
