@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from micronpu.base.arguments import described
+from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
@@ -66,9 +66,10 @@ def read_model(
         FileError: it cannot be read.
         ImportMismatchError: the runtime computes other results.
         ModelError, UnsupportedError: it is damaged, or has an unsupported operator, which the message names.
-        OptionError: `shapes` is invalid.
+        OptionError: `shapes` or `verify_import` is invalid.
     """
     name = check_name(path)
+    check_switch("verify_import", verify_import)
     _check_shapes(shapes)
     if name.suffix.lower() not in SUFFIXES:
         raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
