@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.model_files import read_model
 from micronpu.frontend.run import truncated_quotient
 
 FUNCTIONS = {
@@ -43,23 +45,38 @@ def test_a_program_of_others_divides(name: str, dtype: torch.dtype, tmp_path: Pa
     micronpu.check(torch.export.load(tmp_path / "m.pt2"), (x,), "cortex-m55")
 
 
-def test_an_onnx_file_divides(tmp_path: Path) -> None:
+def onnx_file(kind: str, given: dict[str, list[int]], folder: Path) -> str:
+    """A file that adds to x, as floats, what an operator makes of a and b: constants, or inputs of the file."""
     onnx = pytest.importorskip("onnx")
-    helper, numbers = onnx.helper, onnx.numpy_helper
-    given = [
-        numbers.from_array(np.array(values, np.int64), name)
-        for name, values in {"a": [-(1 << 63), 7], "b": [-1, -2]}.items()
-    ]
+    helper, types = onnx.helper, onnx.TensorProto
+    constants = [onnx.numpy_helper.from_array(np.array(values, np.int64), name) for name, values in given.items()]
     nodes = [
-        helper.make_node("Div", ["a", "b"], ["q"]),
-        helper.make_node("Cast", ["q"], ["f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node(kind, ["a", "b"], ["q"]),
+        helper.make_node("Cast", ["q"], ["f"], to=types.FLOAT),
         helper.make_node("Add", ["x", "f"], ["y"]),
     ]
-    shape = onnx.TensorProto.FLOAT, [1, 2]
-    ends = [[helper.make_tensor_value_info(name, *shape)] for name in ("x", "y")]
-    model = helper.make_model(helper.make_graph(nodes, "g", *ends, given), opset_imports=[helper.make_opsetid("", 17)])
-    onnx.save(model, tmp_path / "m.onnx")
-    micronpu.check(str(tmp_path / "m.onnx"), None, "cortex-m55")
+    x, y = (helper.make_tensor_value_info(name, types.FLOAT, [1, 2]) for name in ("x", "y"))
+    others = [helper.make_tensor_value_info(name, types.INT64, [2]) for name in ("a", "b") if name not in given]
+    graph = helper.make_graph(nodes, "g", [x, *others], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "m.onnx")
+    return str(folder / "m.onnx")
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("Div", [-(1 << 63), -3]), ("Mod", [0, -1])])
+def test_an_onnx_file_divides(kind: str, wanted: list[int], tmp_path: Path) -> None:
+    path = onnx_file(kind, {"a": [-(1 << 63), 7], "b": [-1, -2]}, tmp_path)
+    read = read_model(path)
+    assert torch.equal(read.module(torch.zeros(1, 2)), torch.tensor([wanted]).float())
+    micronpu.check(path, None, "cortex-m55")
+
+
+@pytest.mark.parametrize("kind", ["Div", "Mod"])
+@pytest.mark.parametrize("given", [{"a": [7, 8]}, {"a": [7, 8], "b": [2, 0]}, {"b": [2, -1]}, {}], ids=str)
+def test_an_onnx_file_is_refused_whose_division_may_end_a_process(
+    kind: str, given: dict[str, list[int]], tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"{kind}.* divides integers by 0, by -1, or by what is not known"):
+        read_model(onnx_file(kind, given, tmp_path))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.float32], ids=str)

@@ -118,11 +118,12 @@ LOWERINGS |= {
 @lowering("Div", "Mod")
 def _divided(node: OnnxNode) -> None:
     a, b = node.operand(0), node.operand(1)
-    if not node.meta(0).is_floating_point() and not node.meta(1).is_floating_point():
-        # The processor ends the process over x / 0, and over the smallest integer / -1.
-        smallest = isinstance(a, int) or bool(torch.eq(a, torch.iinfo(a.dtype).min).any())
-        if isinstance(b, int) or bool(torch.eq(b, 0).any()) or (smallest and bool(torch.eq(b, -1).any())):
-            raise node.error("divides integers by 0, by -1, or by what is not known", "floats, or another divisor")
+    whole = not node.meta(0).is_floating_point() and not node.meta(1).is_floating_point()
+    # The processor ends the process over x / 0, and in a program over the smallest integer / -1; what is known here is
+    # divided by `truncated_quotient`.
+    ends = (0, -1) if isinstance(a, int) else (0,)
+    if whole and (isinstance(b, int) or any(bool(torch.eq(b, end).any()) for end in ends)):
+        raise node.error("divides integers by 0, by -1, or by what is not known", "floats, or another divisor")
     function: Function = _integer_division
     if node.kind == "Mod":
         function = torch.fmod if node.flag("fmod") else torch.remainder
