@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,10 +19,11 @@ from tests.compile.frontend.test_onnx_node_tests import FOLDER, RIGHT, with_cons
 
 from micronpu.base.errors import ImportMismatchError, ModelError, UnsupportedError
 from micronpu.frontend.facts import NOT_COMPARED
-from micronpu.frontend.model_files import onnx_runtime, own_runtime, read_model, runtime_worker
+from micronpu.frontend.model_files import onnx_runtime, own_runtime, read_model, runtime_process, runtime_worker
 from micronpu.frontend.model_files.onnx import LOWERINGS, read_onnx
 from micronpu.frontend.model_files.onnx_runtime import OnnxRuntime
 from micronpu.frontend.model_files.own_runtime import RuntimeRefusalError
+from micronpu.frontend.model_files.runtime_process import RuntimeProcess
 
 
 class InProcess:
@@ -134,3 +137,18 @@ def test_without_onnxruntime_there_is_a_note(monkeypatch: Any, tmp_path: Path):
     onnx.save(chain(), path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "pip install onnxruntime" in NOT_COMPARED.of(read_model(path).module)
+
+
+@pytest.mark.parametrize("ends", [signal.SIGSEGV, signal.SIGSTOP], ids=["crash", "hang"])
+def test_a_process_that_ends_or_hangs_is_a_note(monkeypatch: Any, tmp_path: Path, ends: signal.Signals):
+    path, ask = tmp_path / "net.onnx", RuntimeProcess.ask
+    onnx.save(chain(), path)
+
+    def ended(process: RuntimeProcess, head: dict[str, Any], blobs: Any = ()) -> Any:
+        if head["do"] == "run" and process._process.poll() is None:
+            os.kill(process.pid, ends)
+            monkeypatch.setattr(runtime_process, "_SECONDS", 0.1)
+        return ask(process, head, blobs)
+
+    monkeypatch.setattr(RuntimeProcess, "ask", ended)
+    assert "onnxruntime ends with exit code -" in NOT_COMPARED.of(read_model(path).module)
