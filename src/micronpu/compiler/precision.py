@@ -317,7 +317,7 @@ class Search:
     def priced(self, tried: Tried) -> Tried:
         """Return the program with its price, unless it cannot be compiled or exceeds the chip's memory.
 
-        One with more operators in float on the core than the first is not faster, whatever the estimate says.
+        One with more operators in float on the core than the first is not faster, although its estimate may be lower.
         """
         try:
             price = self.allowed.price(tried.modules)
