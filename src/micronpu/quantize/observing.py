@@ -75,17 +75,12 @@ class Extremes:
     farthest: tuple[tuple[tuple[float, int], ...], ...]
     widens: bool
 
-    def without(self, calls: range, side: int, reach: float, steps: int) -> float:
-        """Return the end of the range without some calls, downwards (side 0) or upwards.
-
-        Args:
-            reach: size of the range.
-            steps: LSBs of the range.
-        """
+    def without(self, calls: range, side: int) -> float:
+        """Return the end of the range without some calls, downwards (side 0) or upwards."""
         others = [end for end, call in self.farthest[side] if call not in calls]
         end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out
-        margin = _margin(others, end, reach, self.values, steps) if self.widens and len(others) > 1 else 0.0
-        return end + margin
+        kept = others[: at.FEWEST_EXTREMES]
+        return end + (_margin(kept, self.values) if self.widens and len(kept) > 1 else 0.0)
 
 
 class RangeObserver(nn.Module):
@@ -206,23 +201,17 @@ class RangeObserver(nn.Module):
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
-    def beyond(self, low: torch.Tensor, high: torch.Tensor) -> tuple[float, float]:
-        """Return the margin of a range, downwards and upwards, up to where wider qparams cost more than clipping.
+    def beyond(self) -> tuple[float, float]:
+        """Return the margin of a range after few values, downwards and upwards.
 
-        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold.  So of
-        k of n calls that exceed it by s on average, a part of exp(-d / s) reaches d further, and is clipped there by
-        2 s^2 in the mean square.  The calls have N values, of which each is rounded by R^2 / (12 steps^2) in a range R:
-
-            exp(-d / s) = N R / (12 k steps^2 s)    where both together are least
+        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold: the
+        largest of k times as many values is expected to be larger by ln(k) times the mean excess.
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
         if not self.widens or self.calls < at.FEWEST_EXTREMES or self.is_settled:
             return 0.0, 0.0
-        ends = (-float(low), float(high))
-        reach, steps = sum(max(end, 0.0) for end in ends), self.quant_max - self.quant_min
-        rows = self.farthest[:, : self.calls // 2 + 1].tolist()  # more than half of the calls are no tail
-        less, more = (_margin(row, end, reach, self.values, steps) for row, end in zip(rows, ends, strict=True))
+        less, more = (_margin(row[: at.FEWEST_EXTREMES], self.values) for row in self.farthest.tolist())
         return less, more
 
     @property
@@ -245,7 +234,7 @@ class RangeObserver(nn.Module):
         """Return the ends of the range, before thresholds and whole numbers are considered."""
         low, high = self.found()
         if low.numel() == 1:
-            less, more = self.beyond(low, high)
+            less, more = self.beyond()
             low, high = low - less, high + more
             reach = self.within[1] - self.within[0]
             if max(-self.lowest, self.highest) > at.FARTHEST_BEYOND * reach:
@@ -322,23 +311,18 @@ def qparams_of(
     return scale, zero_point.clamp(quant_min, quant_max)
 
 
-def _margin(extremes: Sequence[float], end: float, reach: float, values: int, steps: int) -> float:
+def _margin(extremes: Sequence[float], values: int) -> float:
     """Return the margin beyond an end of a range, see `RangeObserver.beyond`.
 
     Args:
         extremes: the farthest ones of single calls, largest first; the last is the threshold.
-        end: of the range.
-        reach: size of the range.
         values: number of values in all calls.
-        steps: LSBs of the range.
     """
     most, least, count = extremes[0], extremes[-1], len(extremes) - 1
+    if most <= 0.0 or values >= at.ENOUGH_VALUES:
+        return 0.0  # values of one sign get no margin beyond zero
     excess = sum(extreme - least for extreme in extremes[:-1]) / count
-    cost = values * reach / (12 * count * steps**2)
-    if not 0.0 < cost < excess < math.inf:
-        return 0.0
-    # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
-    return min(max(least + excess * _logarithm(excess / cost) - end, 0.0), max(most, 0.0))
+    return min(excess * _logarithm(at.ENOUGH_VALUES / values), most)  # at most doubles the range
 
 
 def _logarithm(number: float) -> float:

@@ -372,7 +372,7 @@ def _limits(node: Node, extremes: Extremes, calls: range) -> Limits:
         held = [end for end, call in extremes.farthest[side] if call in calls]
         if not held:
             continue
-        end = min(most, extremes.without(calls, side, high - low, ends[1] - ends[0]))
+        end = min(most, extremes.without(calls, side))
         if sum(max(own - end, 0.0) ** 2 for own in held) > noise:
             found[side] = max(ends[0], min(ends[1], round((end if side else -end) / scale) + zero))
     return {node: (found[0], found[1])} if found != ends and math.isfinite(scale) else {}

@@ -65,8 +65,7 @@ DISTRIBUTIONS = {
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_no_range_is_much_better(name, monkeypatch):
-    monkeypatch.setattr(RangeObserver, "widens", False)  # for these values
+def test_no_range_is_much_better(name):
     x = DISTRIBUTIONS[name]
     scale, zero_point = observer(*x.split(4_000)).calculate_qparams()
     found = squared_error(x.numpy(), scale.item(), zero_point.item())
@@ -86,10 +85,6 @@ def test_rare_values_are_clipped_and_common_ones_are_not():
     scale, zero_point = observer(DISTRIBUTIONS["uniform"]).calculate_qparams()
     assert scale.item() * 255 == pytest.approx(4.0, rel=0.02)
     assert zero_point.item() == pytest.approx(-128 + 255 / 4, abs=2)
-
-
-class NeverWidens(SpreadErrorObserver):
-    widens = False
 
 
 def _of_rows(rows, made):
@@ -119,38 +114,20 @@ def test_few_values_do_not_show_how_far_others_reach(name, search, monkeypatch):
             all_qparams.append([float(v) for v in made.calculate_qparams()])
         wide, narrow = (squared_error(x[14:].numpy(), *qparams) for qparams in all_qparams)
         gain += 10 * np.log10(narrow / wide) / 40
-    # Nothing tells that a range ends where it was seen to end, which costs half a bit.
-    assert gain > {"uniform": -3.2, "heavy tails": 5.0}.get(name, 12.0)
-
-
-@pytest.mark.parametrize("calls, values", [(21, 64), (21, 1000), (48, 1000), (32, 4000)])
-def test_the_margin_of_more_values_helps_as_long_as_it_counts(calls, values):
-    gains = []
-    for seed in range(6):
-        x = random(seed, calls + 100, values) ** 3
-        made = _of_rows(x[:calls], _int8(SpreadErrorObserver))
-        (wide, narrow) = made.calculate_qparams(), _of_rows(x[:calls], _int8(NeverWidens)).calculate_qparams()
-        errors = [squared_error(x[calls:].numpy(), *map(float, qparams)) for qparams in (wide, narrow)]
-        gains.append(10 * np.log10(errors[1] / errors[0]))
-    assert np.mean(gains) > (2.0 if values < 100 else -0.1) and min(gains) > -1.5
-
-
-def _margins(made):
-    return made.beyond(*made.found())
+    assert gain > {"uniform": -2.0}.get(name, 2.0)  # nothing tells that a range ends where it was seen to end
 
 
 def test_a_range_is_widened_for_few_values_only():
     rows = random(0, 100, 7)
-    low, high = _margins(_of_rows(rows[:14], _int8(MinMaxObserver)))
+    low, high = _of_rows(rows[:14], _int8(MinMaxObserver)).beyond()
     least, most = float(rows[:14].min()), float(rows[:14].max())
     assert 0 < low <= -least and 0 < high <= most
-    assert _margins(_of_rows(rows[:5], _int8(MinMaxObserver))) == (0.0, 0.0), "too few calls to tell"
-    many = _margins(_of_rows(random(1, 48, 20_000), _int8(MinMaxObserver)))
-    assert max(many) < 0.1, "the values show how far others reach"
-    assert _margins(_of_rows(rows[:14].abs(), _int8(MinMaxObserver)))[0] == 0.0
-    assert _margins(_of_rows(rows[:14].clamp(-0.1, 0.1), _int8(MinMaxObserver))) == (0.0, 0.0)
+    for number in (5, 100):  # too few calls to tell, and values enough
+        assert _of_rows(rows[:number], _int8(MinMaxObserver)).beyond() == (0.0, 0.0)
+    assert _of_rows(rows[:14].abs(), _int8(MinMaxObserver)).beyond()[0] == 0.0
+    assert _of_rows(rows[:14].clamp(-0.1, 0.1), _int8(MinMaxObserver)).beyond() == (0.0, 0.0)
     for search in (MovingAverageObserver, PercentileObserver):  # who asks for these says how much is left out
-        assert _margins(_of_rows(rows[:14], _int8(search))) == (0.0, 0.0)
+        assert _of_rows(rows[:14], _int8(search)).beyond() == (0.0, 0.0)
     chosen = _of_rows(rows[:14], _int8(SpreadErrorObserver))
     chosen.settle(torch.tensor(-1.0), torch.tensor(1.55))
     assert float(chosen.calculate_qparams()[0]) == pytest.approx(0.01)
@@ -226,8 +203,7 @@ def of_kind(kind, *batches, **options):
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_least_error_is_that_of_every_value_as_it_is_rounded(name, monkeypatch):
-    monkeypatch.setattr(RangeObserver, "widens", False)  # for these values
+def test_the_least_error_is_that_of_every_value_as_it_is_rounded(name):
     x = DISTRIBUTIONS[name]
     scale, zero_point = of_kind(LeastErrorObserver, *x.split(4_000)).calculate_qparams()
     found = squared_error(x.numpy(), scale.item(), zero_point.item())
