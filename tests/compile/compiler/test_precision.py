@@ -345,8 +345,15 @@ def test_no_program_of_a_search_runs_a_recording_twice(monkeypatch):
         ran.extend((module, recording) for recording in recordings)
         return run_recordings(module, recordings)
 
+    def narrowed(*given: Any) -> Any:  # the same module and recording, with the ranges of the other recordings
+        with monkeypatch.context() as plain:
+            plain.setattr(judge, "run_recordings", run_recordings)
+            return limited_run(*given)
+
+    limited_run = judge._limited_run
     for user in (precision, judge):
         monkeypatch.setattr(user, "run_recordings", noted)
+    monkeypatch.setattr(judge, "_limited_run", narrowed)
     report = compiled(Magnitude(), rows(1, 64), "imxrt700", quantization="auto").report
     pairs = [(id(module), id(recording)) for module, recording in ran]
     assert report.accuracy.sqnr > 29 and len({module for module, _ in pairs}) > 1
