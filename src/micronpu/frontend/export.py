@@ -31,6 +31,7 @@ from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_module, check_tensors
 from micronpu.frontend.tensors import copied, path_to, reached
 from micronpu.ops.recurrent import RECURRENT
+from micronpu.upstream.session import random_kept
 from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leaves, tree_map
 
 
@@ -374,7 +375,7 @@ def _is_repeatable(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool
     for _ in range(2):
         for part, source in zip(own.modules(), model.modules(), strict=True):
             buffers_of(part).update(copied(buffers_of(source)))
-        with torch.random.fork_rng(devices=[]):
+        with random_kept():
             torch.manual_seed(0)
             # Examples are often zeros, which leave a state as it was.
             given = [x + torch.rand_like(x) if x.is_floating_point() else x.clone() for x in examples]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,6 +113,18 @@ def _libraries() -> tuple[Any, Any]:
     found = [path for path in (folder / "libtorch_cpu.so", folder / "libtorch_cpu.dylib") if path.exists()]
     library = ctypes.CDLL(str(found[0])) if found else None
     return getattr(library, "omp_set_num_threads", None), getattr(library, "MKL_Set_Num_Threads_Local", None)
+
+
+@contextlib.contextmanager
+def random_kept() -> Iterator[None]:
+    """Restore the states of torch's, Python's and NumPy's random numbers, which calls of a user's module may draw."""
+    ours, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(ours)
+            np.random.set_state(arrays)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from micronpu.frontend.tensors import copied, states_of
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import Row, run_recordings, tensors_of
 from micronpu.report.warnings import UNLIKE_MODULE, WARNING, ReportWarning
-from micronpu.upstream.session import one_thread
+from micronpu.upstream.session import one_thread, random_kept
 from micronpu.verify.thresholds import EXPLAINED_BY_ROUNDING, NUDGE, SAME_AS_MODULE
 
 _HINT = "random numbers, the time and attributes that forward changes as inputs or buffers: in a program, they stay"
@@ -34,7 +34,7 @@ def of_module(model: Any, example_inputs: Any, given: Exported, trial: Trial) ->
     if half or any(is_random(node) for graph in graphs if graph is not None for node in graph.nodes):
         return ()  # computed with other roundings, or other random numbers
     try:
-        with torch.no_grad(), quiet(), one_thread(), unprinted(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), quiet(), one_thread(), unprinted(), random_kept():
             return _difference(model, examples, given.module, trial)
     except Exception:  # of a module that cannot be copied, or called again; other stages report errors of the model
         return ()
@@ -43,7 +43,11 @@ def of_module(model: Any, example_inputs: Any, given: Exported, trial: Trial) ->
 def _difference(model: nn.Module, examples: Row, program: Any, trial: Trial) -> tuple[ReportWarning, ...]:
     def called(nudge: float = 0.0, seen: Any = None) -> Row:
         """Return the results of the module in its state before the first call, for an input with other roundings."""
-        nudged = (x * (1 + nudge * (torch.rand_like(x) - 0.5)) if x.is_floating_point() else x for x in trial.rows[0])
+        draw = torch.Generator().manual_seed(0)  # the process's own random numbers are also those of other threads
+        nudged = (
+            x * (1 + nudge * (torch.rand(x.shape, dtype=x.dtype, generator=draw) - 0.5)) if x.is_floating_point() else x
+            for x in trial.rows[0]
+        )
         row, own = [x.to(e.dtype, copy=True) for x, e in zip(nudged, examples, strict=True)], copied(model)
         with _Functions(seen if seen is not None else []):
             return tensors_of(results_by_name(own(*row)))

@@ -26,6 +26,7 @@ import micronpu
 from micronpu.base import quiet
 from micronpu.base.errors import MicroNpuError
 from micronpu.neutron import NeutronQuantizer, NeutronTargetSpec, calibrate_and_quantize
+from micronpu.upstream.session import random_kept
 
 TARGET = "cortex-m55"
 X = torch.linspace(-1, 1, 24).reshape(1, 2, 3, 4)
@@ -257,6 +258,15 @@ def test_a_call_leaves_the_process_alone(
         CALLS[call](tmp_path, program)
     assert sorted(changed(before, state())) == []
     assert sorted(watch.seen - of_torch_alone - {"quiet"}) == []  # which has no effect on other threads
+
+
+def test_random_numbers_are_kept(program: micronpu.CompiledProgram) -> None:
+    before = state()
+    with contextlib.suppress(ValueError), random_kept():
+        drawn = torch.rand(1), random.random(), np.random.rand()
+        assert {"torch.random", "random", "numpy.random"} <= changed(before, state())
+        raise ValueError(drawn)
+    assert not changed(before, state())
 
 
 def test_a_change_is_seen(program: micronpu.CompiledProgram, monkeypatch: pytest.MonkeyPatch) -> None:
