@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from tests.runtime.test_fence import expected_fences
 import micronpu
 from micronpu.base.errors import ImportMismatchError
 from micronpu.frontend.facts import NOT_COMPARED
-from micronpu.frontend.model_files import read_model
+from micronpu.frontend.model_files import read_model, runtime_process, runtime_worker
 from micronpu.frontend.model_files.litert import parse
 from micronpu.frontend.model_files.litert_graph import LOWERINGS
 from micronpu.frontend.model_files.litert_operators import _elementwise
 from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime
+from micronpu.frontend.model_files.own_runtime import RuntimeRefusalError
 
 
 def weights(*shape: int, seed: int = 0) -> np.ndarray:
@@ -90,6 +92,18 @@ def test_the_process_of_the_comparison_is_fenced() -> None:
         assert runtime._process is not None
         if "processes" in expected_fences():
             assert "Seccomp:\t2" in Path(f"/proc/{runtime._process.pid}/status").read_text()
+
+
+SENT = [b"[" * 100_000, b"no JSON", b"[]", b"{}", b'{"sizes": "a"}', b'{"sizes": [9223372036854775808]}']
+
+
+@pytest.mark.parametrize("sent", SENT, ids=len)
+def test_what_a_broken_process_sends_is_refused(sent: bytes, monkeypatch: Any) -> None:
+    answer = io.BytesIO(sent + b"\n")
+    monkeypatch.setattr(runtime_process, "receive", lambda _, parse: runtime_worker.receive(answer, parse))
+    data = chain()
+    with pytest.raises(RuntimeRefusalError, match="cannot be read"), LiteRtRuntime(parse(data), data, ()):
+        pass
 
 
 def stateful() -> bytes:

@@ -55,6 +55,7 @@ OWN = {
     "base/installed.py": "the package's own file",
     "host/build.py": "the package's own file",
     "targets/ethosu/accelerators.py": "the package's own file",
+    "frontend/model_files/runtime_worker.py": "what its parent says",
     "runtime/isolated_worker.py": "what its parent says",
     "targets/neutron/sdk_worker.py": "what its parent says",
     "cli/archive.py": "as torch's loader decodes it, whose limits are checked first",

@@ -13,6 +13,7 @@ from typing import Any
 
 from micronpu.base.errors import first_line
 from micronpu.base.fence import package_folders
+from micronpu.base.parsing import parse_json
 from micronpu.frontend.model_files.own_runtime import RuntimeRefusalError
 from micronpu.frontend.model_files.runtime_worker import receive, send
 
@@ -62,7 +63,7 @@ class RuntimeProcess:
         """Send a request, and return the answer.
 
         Raises:
-            RuntimeRefusalError: the process ended, or reports an error.
+            RuntimeRefusalError: the process ended, reports an error, or sends no message of `send`.
         """
         process = self._process
         assert process.stdin is not None and process.stdout is not None
@@ -71,10 +72,14 @@ class RuntimeProcess:
         watch.start()
         try:
             send(process.stdin, head, blobs)
-            answer, found = receive(process.stdout)
-        except (EOFError, OSError, ValueError) as error:
+            answer, found = receive(process.stdout, parse_json)
+        except (EOFError, OSError) as error:
             code = process.wait()
             raise RuntimeRefusalError(f"{self.title} ends with exit code {code}.") from error
+        except (ValueError, TypeError, LookupError, OverflowError, MemoryError) as error:  # the file broke the process
+            process.kill()
+            process.wait()
+            raise RuntimeRefusalError(f"An answer of {self.title} cannot be read.") from error
         finally:
             watch.cancel()
         if "error" in answer:

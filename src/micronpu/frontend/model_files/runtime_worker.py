@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import IO, Any
 
@@ -29,8 +29,11 @@ def send(stream: IO[bytes], head: dict[str, Any], blobs: Sequence[bytes] = ()) -
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+def receive(stream: IO[bytes], parse: Callable[[bytes], Any] = json.loads) -> tuple[dict[str, Any], list[bytes]]:
     """Read a message of `send`.
+
+    Args:
+        parse: of JSON; for messages of the process that runs files of others, one that limits them.
 
     Raises:
         EOFError: the other side ended.
@@ -38,7 +41,7 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
-    head = json.loads(line)
+    head = parse(line)
     blobs = [stream.read(size) for size in head["sizes"]]
     if any(len(blob) != size for blob, size in zip(blobs, head["sizes"], strict=True)):
         raise EOFError
