@@ -50,6 +50,7 @@ BOUNDED = {
     "frontend/model_files/onnx.py": dict.fromkeys(
         ("_Walk.read", "_Walk._append", "_Walk._branch"), "an If in an If: protobuf reads 100 nested messages"
     ),
+    "frontend/model_files/onnx_constants.py": {"with_data": "messages in messages: protobuf reads 100"},
     "frontend/model_files/onnx_functions.py": {"_with_attributes": "an If in an If, as above"},
     "frontend/positions.py": {"_fits": NESTED},
     "ops/pooling.py": {"_adaptive_max_to_pools.build": "axes"},

@@ -30,6 +30,7 @@ OPTIONAL = {
     "eiq_neutron_sdk",
     "model_explorer",
     "onnx",
+    "onnxruntime",
     "pyocd",
     "ray",
     "serial",
