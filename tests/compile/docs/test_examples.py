@@ -211,6 +211,7 @@ def test_networks_of_libraries(
     assert "sram: " in capsys.readouterr().out
 
 
+@pytest.mark.chooses
 def test_the_notebook_runs_and_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells one after the other, in its folder; numbers may be another machine's."""
     folder = EXAMPLES / "keyword_spotting"
