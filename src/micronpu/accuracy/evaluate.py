@@ -24,6 +24,7 @@ from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.compiler.quantized import of_bound_method
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
 from micronpu.frontend.functional import without_taken_names
+from micronpu.frontend.integers import IntegerIO, integer_io_of
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
@@ -364,7 +365,18 @@ def checked_module(model: Any) -> Callable[..., Any]:
         raise ModelError(what, hint="a float torch.nn.Module, or an exported program of one")
     check_evaluation_mode(model)
     check_parameters(model)
-    return model
+    return model if (io := integer_io_of(model)) is None else _InFloat(model, io)
+
+
+class _InFloat(nn.Module):
+    """A quantized file's module with integer inputs and outputs, as a function of floats."""
+
+    def __init__(self, module: nn.Module, io: IntegerIO) -> None:
+        super().__init__()
+        self.module, self.io = module, io
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.io.dequantize(tree_leaves(self.module(*self.io.quantize(inputs))))
 
 
 def _tensor(results: Any, output: int) -> torch.Tensor:

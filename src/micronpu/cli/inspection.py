@@ -13,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.base.errors import PayloadError
+from micronpu.base.errors import ModelError, PayloadError
 from micronpu.container.payload import content_of
-from micronpu.program.io import states_of
+from micronpu.program.io import io_of, states_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
@@ -68,7 +68,7 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         bytes=len(data),
         program_bytes=summary.program_size,
         segment_bytes=summary.segment_size,
-        methods={n: _io(m) for n, m in summary.methods.items()},
+        methods={n: _io(data, n, m) for n, m in summary.methods.items()},
         operators={n: m.operators for n, m in summary.methods.items()},
         delegates=tuple(_delegate(backend_id, blob) for backend_id, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
@@ -101,12 +101,19 @@ def _pools(data: bytes, method: str) -> Pools | None:
         return None
 
 
-def _io(method: MethodSummary) -> tuple[Tensor, ...]:
+def _io(data: bytes, name: str, method: MethodSummary) -> tuple[Tensor, ...]:
+    try:
+        plan, summary = read_plan(data, method=name)
+        recorded = {io.name: io.meaning for side in io_of(plan, summary.named_data, None) for io in side}
+    except (PayloadError, ModelError):  # such as one of varying shape
+        recorded = {}
+
     def tensor(kind: str, number: int, value: TensorValue | None) -> Tensor:
         if value is None:
             return Tensor(f"{kind} {number}", (), "no tensor")
         plain = tuple(range(len(value.shape)))
-        place = "" if value.dim_order == plain else f"axes in memory {value.dim_order}"
+        order = "" if value.dim_order == plain else f"axes in memory {value.dim_order}"
+        place = ", ".join(filter(None, (order, recorded.get(f"{kind}_{number}", ""))))
         return Tensor(f"{kind} {number}", value.shape, value.dtype, place)
 
     return (

@@ -77,7 +77,7 @@ class Staged:
                     quantized.results,
                     proposal=quantized.proposal,
                 )
-        host = host_part(quantized.module, device, clock, quantized.integer_io, name)
+        host = host_part(quantized.module, device, clock, quantized.meaning, name)
         hold(host.module, states_of(quantized.module))
         return cls(quantized, host, name, expected)
 
@@ -104,7 +104,7 @@ def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> tuple[Wri
 
 def named_data_of(method: Staged) -> dict[str, bytes]:
     """Return the facts about inputs, outputs and states that the program stores as named data."""
-    own, io = method.quantized, method.quantized.integer_io
+    own, io = method.quantized, method.quantized.meaning
     known = None if io is None else (io.inputs, io.outputs)
     return packed(method.name, known, ranges_of(own.module), counts_of(own.module), own.states)
 
@@ -175,7 +175,7 @@ def _untried(
     kernels: Mapping[int, tuple[int, ...]],
 ) -> FinishedMethod:
     """Return a method, with the part of its report that needs no run."""
-    quantized, integer_io = own.quantized, own.quantized.integer_io
+    quantized, integer_io = own.quantized, own.quantized.meaning
     inputs, outputs = _io_tensors(own.whole, integer_io)
     frontier = _with_time(own, host.report)
     searched = () if frontier is None else frontier.notes

@@ -27,7 +27,7 @@ from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_COMPARED, NOT_NEGATIVE, WRITTEN_OUT
-from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
+from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
@@ -74,7 +74,7 @@ class Quantized:
         examples: inputs for it.
         rows: the first samples of the user's data, in its dtypes.
         trial: the samples for the evaluation, in the float model's dtypes.
-        integer_io: meaning of integer inputs and outputs, or None.
+        integer_io: converts the samples to integers; None if the program takes them as they are.
         sparsity: report on its sparse weights, or None.
         notes: notes about its weights.
         warnings: about the calibration data.
@@ -98,6 +98,11 @@ class Quantized:
     results: list[list[Row]] | None = None
     proposal: str = ""
     names: tuple[str, ...] = ()
+
+    @property
+    def meaning(self) -> IntegerIO | None:
+        """Meaning of integer inputs and outputs: requested, or that of the file; None for floats."""
+        return self.integer_io or integer_io_of(self.module)
 
     @property
     def states(self) -> tuple[State, ...]:

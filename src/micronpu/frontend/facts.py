@@ -94,6 +94,8 @@ CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
 """Dtypes of a module's floats that were converted to float32, such as "float16"."""
 NOT_COMPARED: Fact[str] = Fact("micronpu_not_compared", "")
 """Reason why a file's own runtime could not run it, so that the module was not compared with it."""
+INTEGER_IO: Fact[Any] = Fact("micronpu_integer_io", None)
+"""Meaning of the integer inputs and outputs of a quantized file, an `IntegerIO`; None for other modules."""
 WRITTEN_OUT: Fact[tuple[tuple[str, int, bool], ...]] = Fact("micronpu_written_out", ())
 """Name of each unrolled `while_loop`, its steps, and whether data may end it earlier."""
 LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.facts import INTEGER_IO
 from micronpu.frontend.importer import clamp_behind
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -123,6 +124,12 @@ def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fals
     module.graph.lint()
     module.recompile()
     return meaning
+
+
+def integer_io_of(module: object) -> IntegerIO | None:
+    """Return the meaning of a module's integers as its file states it; None for other modules."""
+    found: IntegerIO | None = INTEGER_IO.of(module) if isinstance(module, GraphModule) else None
+    return found
 
 
 def _check_bytes(tensors: Sequence[IntegerTensor | None]) -> None:

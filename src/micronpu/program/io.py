@@ -181,6 +181,11 @@ class ProgramIO:
             return "channels last"
         return f"axes in memory {', '.join(map(str, order))}"
 
+    @property
+    def meaning(self) -> str:
+        """Formula of the number that an integer stands for; "" if it is the number itself, or not recorded."""
+        return "" if self.scale is None else f"{self.scale:.9g} * (q - {self.zero_point})"
+
     def flat(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the elements in memory order."""
         return np.ascontiguousarray(np.transpose(array, self.tensor.dim_order)).reshape(-1)

@@ -50,8 +50,6 @@ class Runnable(Protocol):
     @property
     def partitions(self) -> Sequence[CompiledPartition]: ...
     @property
-    def integer_io(self) -> IntegerIO | None: ...
-    @property
     def states(self) -> Sequence[State]: ...
     def reset_states(self) -> None: ...
     def _loaded(self) -> object: ...
@@ -147,7 +145,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         program._loaded()
         release()
         program.reset_states()
-        results = [_floats(program.integer_io, program._results(*row)) for row in rows]
+        results = [_floats(expected.integer_io, program._results(*row)) for row in rows]
     except (RuntimeUnavailableError, NotOnHostError) as error:
         what = f"The program was not run on this machine, so its results are not verified: {error.what}"
         missing = ReportWarning(WARNING, NOT_VERIFIED, what, error.hint or "`micronpu doctor`")
@@ -177,7 +175,8 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
                 share = allowed / found
-                if not _hangs_on_rounding(program, rows[: number + 1], index, qparams, y, q, share):
+                upto = rows[: number + 1]
+                if not _hangs_on_rounding(program, upto, expected.integer_io, index, qparams, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
             elif found > largest or not bound:
@@ -243,6 +242,7 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
 def _hangs_on_rounding(
     program: Runnable,
     rows: Sequence[Tensors],
+    integer_io: IntegerIO | None,
     index: int,
     qparams: QParams | None,
     y: torch.Tensor,
@@ -252,6 +252,7 @@ def _hangs_on_rounding(
     """Return True if every element of a result is near to one of the quantized model with perturbed rounding.
 
     Args:
+        integer_io: of `Expected`.
         index, qparams: index and qparams of the result.
         y, q: the program's, and the quantized model's.
         share: fraction of their largest difference that counts as near.
@@ -264,7 +265,7 @@ def _hangs_on_rounding(
     with torch.no_grad(), quiet(), one_thread():
         for seed in range(at.TRIES):
             program.reset_states()
-            tried = _floats(program.integer_io, perturbed(module, rows if program.states else rows[-1:], seed))[index]
+            tried = _floats(integer_io, perturbed(module, rows if program.states else rows[-1:], seed))[index]
             tried = _real(tried, qparams)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
