@@ -24,6 +24,7 @@ PACKAGES = {
     "chromium": "chromium",
     "clang": "clang",
     "cmake": "cmake",
+    "cppcheck": "cppcheck",
     "g++": "g++",
     "gcc": "gcc",
     "gdb": "gdb",
@@ -35,7 +36,7 @@ PACKAGES = {
 }
 """The Debian packages of each program."""
 
-_PREFIXES = ("aarch64-linux-gnu-", "arm-none-eabi-", "chrom", "clang", "cmake", "gdb", "ninja", "qemu-")
+_PREFIXES = ("aarch64-linux-gnu-", "arm-none-eabi-", "chrom", "clang", "cmake", "cppcheck", "gdb", "ninja", "qemu-")
 """Beginnings of the names of programs that a bare machine lacks."""
 
 CROSS = "arm-none-eabi-"

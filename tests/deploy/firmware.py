@@ -12,7 +12,17 @@ from micronpu.chips import core as machines
 from micronpu.deploy import integration
 
 PORT = Path(integration.__file__).parent / "port"
-WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-O2", "-mthumb", "-ffunction-sections")
+WARNINGS = (
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wpedantic",
+    "-Wconversion",
+    "-Wswitch-enum",
+    "-O2",
+    "-mthumb",
+    "-ffunction-sections",
+)
 CORES = {
     "cortex-m3": ("-mcpu=cortex-m3",),
     "cortex-m4": ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
@@ -41,7 +51,7 @@ def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
     result = folder / f"{source.stem}.{source.suffix[1:]}.{core}.o"
     tool, standard = "arm-none-eabi-gcc", ["-std=c11"]
     if source.suffix == ".cpp":
-        tool, standard = "arm-none-eabi-g++", ["-std=c++17", "-fno-exceptions", "-fno-rtti"]
+        tool, standard = "arm-none-eabi-g++", ["-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wuseless-cast"]
     elif source.suffix == ".S":
         standard = []
     command = [tool, *standard, *WARNINGS, *CORES[core], f"-I{source.parent}", *more, "-c", str(source), "-o"]
