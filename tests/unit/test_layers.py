@@ -331,3 +331,11 @@ def test_what_texts_refer_to_is_there() -> None:
         wrong += [f"{path}: {name}" for name in dotted if not name.endswith(_FILES) and not is_there(name)]
         wrong += [f"{path}: {name}" for name in paths if not (ROOT / name).exists()]
     assert not wrong, wrong
+
+
+def test_places_of_changes_exist() -> None:
+    """Each path of the table "Where to add something" is a file or folder of the package or of the repository."""
+    table = PAGE.read_text("utf-8").split("## Where to add something")[1]
+    places = [p for p in re.findall(r"`([\w./-]+)`", table) if "/" in p or p.endswith((".md", ".py"))]
+    assert len(places) > 40
+    assert not [p for p in places if not (SOURCE / p).exists() and not (PAGE.parent.parent / p).exists()]
