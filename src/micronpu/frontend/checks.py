@@ -304,6 +304,11 @@ def _is_batch_norm(node: Node) -> bool:
     return overload_name(node) in BATCH_NORMS and "training" in arguments(node)
 
 
+def has_modes(node: Node) -> bool:
+    """Return True if a node computes another thing in training: a dropout, or a batch norm."""
+    return is_dropout(node) or _is_batch_norm(node)
+
+
 def is_in_training(node: Node) -> bool:
     """Return True if a node is an active dropout or a batch norm that uses the statistics of its batch."""
     mode = "training" if _is_batch_norm(node) else "train" if is_dropout(node) else ""

@@ -321,9 +321,11 @@ def _converted(prepared: GraphModule) -> GraphModule:
     """Return the module with quantize and dequantize instead of observers."""
     if post_training.is_prepared(prepared):
         return post_training.converted(prepared)
-    from micronpu.quantize.pt2e import convert_pt2e
+    from micronpu.quantize.pt2e import convert_pt2e, forget_repairs
 
-    return convert_pt2e(prepared)  # type: ignore[no-any-return]
+    made: GraphModule = convert_pt2e(prepared)
+    forget_repairs(prepared, made)
+    return made
 
 
 def quantize(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.callers import warn
-from micronpu.frontend.checks import set_training
+from micronpu.frontend.checks import has_modes, set_training
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.tensors import attribute, copied, set_attribute, with_own_graph
@@ -324,6 +325,8 @@ def _tell_the_quantizer(original: upstream.Function) -> upstream.Function:
             if hasattr(part, "check_use"):
                 part.check_use(is_qat)
         prepared: GraphModule = original(model, node_name_to_scope, is_qat, obs_or_fq_callback)
+        if (own := model.meta.pop(_REPAIRS, None)) is not None and any(map(has_modes, prepared.graph.nodes)):
+            prepared.meta[_REPAIRS] = own
         return prepared
 
     return prepare
@@ -339,11 +342,43 @@ _REPAIRED: dict[str, Callable[[upstream.Function], upstream.Function]] = {
 }
 
 
-def repair_torchao() -> bool:
-    """Install the replacements of torchao's functions, once; return False for another version of torchao.
+_REPAIRS = "micronpu_repairs"
+"""Key of a module's meta: its `Repairs`."""
 
-    Their names are those of `micronpu.upstream.torchao.REPAIRS`, which has the reasons.  They are installed when a
-    quantizer first sees a model, and stay: results are those that torchao documents.  Another version of torchao is not
-    changed, with a warning: it is slower, and must be examined first.
+
+class Repairs:
+    """Replacements of torchao's functions, as long as it or a copy of it lives.
+
+    Their names are those of `micronpu.upstream.torchao.REPAIRS`, which has the reasons.  Another version of torchao is
+    not changed, with a warning: it is slower, and must be examined first.
+
+    Attributes:
+        are_made: False for another version of torchao.
     """
-    return upstream.repair(_REPAIRED)
+
+    def __init__(self) -> None:
+        self.are_made = upstream.repair(_REPAIRED)
+        if self.are_made:
+            weakref.finalize(self, upstream.restore).atexit = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Repairs:
+        return Repairs()
+
+    def __reduce__(self) -> tuple[type[Repairs], tuple[()]]:
+        return Repairs, ()
+
+
+def repair_torchao(model: GraphModule) -> None:
+    """Replace functions of torchao until the model is prepared.
+
+    If it has dropouts or batch norms then, they stay replaced until no copy of it exists any more (torch caches the
+    device of each prepared module, and so keeps it): torchao switches modes by writing its own probability, momentum
+    and epsilon into them.
+    """
+    model.meta.setdefault(_REPAIRS, Repairs())
+
+
+def forget_repairs(*models: GraphModule) -> None:
+    """Put torchao's own functions back, unless other models need the replacements."""
+    for model in models:
+        model.meta.pop(_REPAIRS, None)

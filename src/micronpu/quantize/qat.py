@@ -51,6 +51,7 @@ from micronpu.quantize.pt2e import (
     ObserverBase,
     convert_pt2e,
     fake_quantized,
+    forget_repairs,
     prepare_qat_pt2e,
 )
 from micronpu.quantize.running import Row
@@ -205,6 +206,7 @@ def train_or_calibrate(
                 prepared(*batch)
     with quiet(), torch.no_grad():
         quantized = convert_pt2e(prepared)
+    forget_repairs(module, prepared, quantized)
     return finished(quantized, batches[0])
 
 

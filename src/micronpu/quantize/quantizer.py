@@ -270,9 +270,9 @@ class StaticQuantizer:
         """
         from micronpu.quantize.pt2e import keep_float_program, repair_torchao
 
-        repair_torchao()
         if not self.is_qat and not FLOAT_PROGRAM.is_said(model):  # the first of several quantizers
             keep_float_program(model)
+        repair_torchao(model)
         for other in self._others:
             if callable(transform := getattr(other, "transform_for_annotation", None)):
                 model = transform(model)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -66,7 +67,9 @@ Each has a test that fails as soon as the installed version no longer needs it.
 """
 
 ORIGINALS: dict[str, Function] = {}
-"""Torchao's own functions by the names of `REPAIRS`, once they are repaired."""
+"""Torchao's own functions by the names of `REPAIRS`, while they are repaired."""
+_lock = threading.RLock()
+_users = 0
 
 _ANNOTATED = declared(
     f"{_PT2E}.quantizer:QuantizationAnnotation._annotated",
@@ -92,21 +95,36 @@ def _unrepaired() -> str:
 
 
 def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
-    """Replace functions of torchao, once; return False, with a warning, for a version that they are not for.
+    """Replace functions of torchao until `restore`; return False, with a warning, for a version they are not for.
 
     Args:
         repaired: makes a function from torchao's own, by the names of `REPAIRS`.
     """
-    if ORIGINALS:
-        return True
-    if sentence := _unrepaired():
-        warn(sentence)
-        return False
-    for name, shim in REPAIRS.items():
-        home, last = shim.owner()
-        ORIGINALS[name] = getattr(home, last)
-        setattr(home, last, repaired[name](ORIGINALS[name]))
+    global _users
+    with _lock:
+        if not ORIGINALS and (sentence := _unrepaired()):
+            warn(sentence)
+            return False
+        _users += 1
+        if not ORIGINALS:
+            for name, shim in REPAIRS.items():
+                home, last = shim.owner()
+                ORIGINALS[name] = getattr(home, last)
+                setattr(home, last, repaired[name](ORIGINALS[name]))
     return True
+
+
+def restore() -> None:
+    """Undo one call of `repair`; the last one puts torchao's own functions back."""
+    global _users
+    with _lock:
+        _users -= 1
+        for name in list(ORIGINALS) if not _users else ():
+            home, last = REPAIRS[name].owner()
+            own = ORIGINALS.pop(name)
+            setattr(home, last, own)
+            if any(vars(base).get(last) is own for base in getattr(home, "__mro__", ())[1:]):
+                delattr(home, last)  # a method of a base class
 
 
 def accept_as_observer(kind: type) -> type:

@@ -431,7 +431,6 @@ def test_modes_keep_what_the_model_says():
 @pytest.fixture
 def no_patterns(monkeypatch):
     """torchao's fusion of batch norms alone exports a hundred patterns, 19 s for a small network; now it may not."""
-    assert pt2e.repair_torchao(), "the repairs are for the version of torchao that is installed"
 
     def export(*args, **options):
         raise AssertionError("a pattern is exported")

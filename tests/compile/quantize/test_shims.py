@@ -24,7 +24,9 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture(autouse=True, scope="module")
 def repaired():
-    assert pt2e.repair_torchao(), "the repairs are for the version of torchao that is installed"
+    repairs = pt2e.Repairs()
+    assert repairs.are_made, "the repairs are for the version of torchao that is installed"
+    yield repairs
 
 
 def exported(model: nn.Module, *inputs: torch.Tensor) -> torch.fx.GraphModule:
@@ -112,13 +114,109 @@ def test_a_repair_that_does_not_fit_is_not_made(monkeypatch):
     monkeypatch.setitem(upstream.REPAIRS, "dropout", replace(shim, parameters=("model",)))
     repaired = shim.find()
     with pytest.warns(UserWarning, match=r"torchao is left as it is: .* has other parameters, \(m, train_to_eval\)"):
-        assert not pt2e.repair_torchao()
+        assert not pt2e.Repairs().are_made
     monkeypatch.setitem(upstream.REPAIRS, "dropout", shim)
     monkeypatch.setattr(upstream, "installed", lambda package: "0.19.0")
     monkeypatch.setattr(upstream, "is_seen", lambda package: False)
     with pytest.warns(UserWarning, match=r"torchao 0\.19\.0 is left as it is: its repairs are for 0\.18"):
-        assert not pt2e.repair_torchao()
+        assert not pt2e.Repairs().are_made
     assert shim.find() is repaired and not upstream.ORIGINALS
+
+
+UNCHANGED = """
+import gc, importlib, sys, types
+import torch, torch.ao.quantization.fx.utils, torchao.utils
+from torch import nn
+import micronpu, micronpu.quantize.pt2e, micronpu.recipes, executorch.export
+from micronpu.neutron import NeutronQuantizer
+from torchao.quantization.pt2e import allow_exported_model_train_eval, quantize_pt2e
+
+PACKAGES = ("torch", "torchao", "executorch", "numpy")
+
+class Net(nn.Module):
+    def __init__(self, *norms):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), *norms, nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+def functions():
+    # of every module and class
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in PACKAGES or not isinstance(module, types.ModuleType):
+            continue
+        own = list(vars(module).items())
+        kinds = [(f"{name}.{key}", value) for key, value in own if isinstance(value, type)]
+        for home, members in [(name, own), *((key, list(vars(kind).items())) for key, kind in kinds)]:
+            found |= {(home, key): value for key, value in members if callable(value) or isinstance(value, property)}
+    return found
+
+def is_own(home, value):
+    # ExecuTorch's writer replaces methods of its own generated classes.
+    return f"/{home.partition('.')[0]}/" in getattr(getattr(value, "__code__", None), "co_filename", "")
+
+X, NORMED = torch.randn(4, 6), Net(nn.BatchNorm1d(8, eps=0.5), nn.Dropout(0.1))
+
+def prepared(model, prepare, quantizer):
+    return prepare(torch.export.export(model, (X,)).module(check_guards=False), quantizer)
+
+def post_training():
+    module = prepared(Net().eval(), quantize_pt2e.prepare_pt2e, NeutronQuantizer())
+    module(X)
+    return quantize_pt2e.convert_pt2e(module)
+
+def training():
+    module = prepared(NORMED.train(), quantize_pt2e.prepare_qat_pt2e, NeutronQuantizer(is_qat=True))
+    allow_exported_model_train_eval(module).train()
+    module(X)
+    module.eval()
+    quantize_pt2e.convert_pt2e(module)
+
+def failing():
+    class Failing(NeutronQuantizer):
+        def annotate(self, model):
+            raise KeyError("annotate")
+    try:
+        prepared(Net().eval(), quantize_pt2e.prepare_pt2e, Failing())
+    except KeyError:
+        pass
+
+def recipe():
+    executorch.export.export(Net().eval(), [(X,)], micronpu.recipes.get_imxrt700_recipe(calibration=[(X,)] * 4))
+
+CALLS = {
+    "compile": lambda: micronpu.compile(Net().eval(), (X,), "imxrt700", calibration=[(X,)] * 4),
+    "train": lambda: micronpu.compile(NORMED.eval(), (X,), "imxrt700", train=lambda module: module(X)),
+    "check": lambda: micronpu.check(Net().eval(), (X,), "ethos-u55-128"),
+    "pt2e": post_training,
+    "qat": training,
+    "failing": failing,
+    "blame": lambda: micronpu.blame(Net().eval(), [(X,)] * 4, "imxrt700"),
+    "fix": lambda: micronpu.fix(Net().eval(), [(torch.randn(4, 6),) for _ in range(24)], "imxrt700", budget=1.0),
+    "recipe": recipe,
+}
+for name, call in CALLS.items():
+    before = functions()
+    result = call()
+    if name in ("qat", "failing"):  # functions stay replaced while a module with a batch norm or a dropout lives
+        torch.ao.quantization.fx.utils.assert_and_get_unique_device.cache_clear()
+        torchao.utils._assert_and_get_unique_device.cache_clear()
+        result = gc.collect()
+    after = functions()
+    changed = sorted(key for key, value in before.items() if after.get(key) is not value)
+    changed = [".".join(key) for key in changed if not is_own(key[0], after.get(key))]
+    assert not changed, f"{name} left {changed}"
+    print(name)
+"""
+
+
+def test_functions_of_other_packages_are_back_after_every_public_call():
+    """In a fresh interpreter: earlier tests of this process may have replaced them."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", UNCHANGED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "recipe"
 
 
 def test_a_quantizer_of_another_package_is_none_of_our_business():
