@@ -17,15 +17,15 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Sequences, begun_anew
 from micronpu.base.arguments import check_text, check_type, described
-from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.errors import ModelError, OptionError, first_line, one_of
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.compiler.quantized import of_bound_method
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
 from micronpu.frontend.functional import without_taken_names
-from micronpu.frontend.integers import IntegerIO, integer_io_of
-from micronpu.program.io import ProgramIO, io_of
+from micronpu.frontend.integers import InFloat, integer_io_of
+from micronpu.program.io import ProgramIO, file_facts_of, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
 from micronpu.report.accuracy import Comparison, Evaluation, Judged, MetricDifference, Score, Z, wilson
@@ -124,8 +124,9 @@ def evaluate(
             tuples for several inputs. For a model with states, sequences of calls, ``[[x0, x1, ...], ...]``, as for
             calibration; each sequence starts with the initial states.
         program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in the host's simulators.
-        labels: an array with an entry per sample; or fewer, if each is for as many successive samples and ``metric`` is
-            a function. For a model with states one per call, or one per sequence, for its last call.
+        labels: an array with an entry per sample, numbers or labels of the model's file; or fewer, if each is for as
+            many successive samples and ``metric`` is a function. For a model with states one per call, or one per
+            sequence, for its last call.
         metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
             returns a number, larger is better; default with labels: "top1".
         quantized: the quantized model, ``program.quantized``, to evaluate as well.
@@ -193,7 +194,7 @@ def evaluate(
         labels, judged, note = sequences.judged(labels)
         notes.insert(0, note)
     scored = wanted if judged is None else wanted[judged]
-    array = None if chosen is None else _labels(labels, len(scored), chosen, scored)
+    array = None if chosen is None else _labels(labels, len(scored), chosen, scored, finished.labels)
     return _judged(results, array, chosen, inputs, judged, notes)
 
 
@@ -327,12 +328,20 @@ def _label_notes(outputs: Array, labels: Array, metric: Metric) -> list[str]:
     ]
 
 
-def _labels(labels: Any, rows: int, metric: Metric, outputs: Array) -> Array:
-    """Return checked labels as an array with an entry per sample."""
+def _labels(labels: Any, rows: int, metric: Metric, outputs: Array, names: tuple[str, ...] = ()) -> Array:
+    """Return checked labels as an array with an entry per sample; texts become their index among the names."""
     try:
         array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     except (ValueError, TypeError) as error:
         raise ModelError(f"The labels are no array: {error}.", hint="one number for each row") from error
+    if array.dtype.kind == "U" and names:
+        index = {name: i for i, name in reversed([*enumerate(names)])}
+        if unknown := [name for name in array.ravel().tolist() if name not in index]:
+            raise ModelError(
+                f"There is no label {unknown[0]!r} in the model's file.",
+                hint=one_of(names, unknown[0], "`micronpu inspect`"),
+            )
+        array = np.vectorize(index.__getitem__)(array)
     if array.dtype.kind not in "iufb" or not array.ndim:
         raise ModelError(
             f"The labels are {array.dtype}{list(array.shape)}, not an array of numbers.", hint="one number for each row"
@@ -365,18 +374,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
         raise ModelError(what, hint="a float torch.nn.Module, or an exported program of one")
     check_evaluation_mode(model)
     check_parameters(model)
-    return model if (io := integer_io_of(model)) is None else _InFloat(model, io)
-
-
-class _InFloat(nn.Module):
-    """A quantized file's module with integer inputs and outputs, as a function of floats."""
-
-    def __init__(self, module: nn.Module, io: IntegerIO) -> None:
-        super().__init__()
-        self.module, self.io = module, io
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.io.dequantize(tree_leaves(self.module(*self.io.quantize(inputs))))
+    return model if (io := integer_io_of(model)) is None else InFloat(model, io)
 
 
 def _tensor(results: Any, output: int) -> torch.Tensor:
@@ -498,6 +496,7 @@ class _Finished:
     Attributes:
         examples: tensors with the shapes and types of the float model's inputs.
         has_states: True if the program keeps states across calls.
+        labels: of the classes, from the model's file.
     """
 
     def __init__(self, program: Any, method: str | None, fast: bool) -> None:
@@ -520,6 +519,7 @@ class _Finished:
         known = None
         if isinstance(program, CompiledProgram) and (io := program.methods[plan.name].integer_io) is not None:
             known = (io.inputs, io.outputs)
+        self.labels = file_facts_of(summary.named_data, plan.name).labels
         self._inputs, self._outputs = io_of(plan, summary.named_data, known)
         self._program = ArrayProgram(data, RunOptions(fast=fast), method=plan.name, name=name)
         self.has_states = bool(self._program.states)

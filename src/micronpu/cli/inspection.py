@@ -15,7 +15,7 @@ from rich.text import Text
 
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.container.payload import content_of
-from micronpu.program.io import io_of, states_of
+from micronpu.program.io import file_facts_of, io_of, states_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
@@ -104,16 +104,18 @@ def _pools(data: bytes, method: str) -> Pools | None:
 def _io(data: bytes, name: str, method: MethodSummary) -> tuple[Tensor, ...]:
     try:
         plan, summary = read_plan(data, method=name)
-        recorded = {io.name: io.meaning for side in io_of(plan, summary.named_data, None) for io in side}
+        facts = file_facts_of(summary.named_data, plan.name)
+        both = (io for side in io_of(plan, summary.named_data, None) for io in side)
+        recorded = {io.name: (facts.name(io.name), io.meaning) for io in both}
     except (PayloadError, ModelError):  # such as one of varying shape
-        recorded = {}
+        recorded = dict[str, tuple[str, str]]()
 
     def tensor(kind: str, number: int, value: TensorValue | None) -> Tensor:
         if value is None:
             return Tensor(f"{kind} {number}", (), "no tensor")
         plain = tuple(range(len(value.shape)))
         order = "" if value.dim_order == plain else f"axes in memory {value.dim_order}"
-        place = ", ".join(filter(None, (order, recorded.get(f"{kind}_{number}", ""))))
+        place = ", ".join(filter(None, (*recorded.get(f"{kind}_{number}", ()), order)))
         return Tensor(f"{kind} {number}", value.shape, value.dtype, place)
 
     return (

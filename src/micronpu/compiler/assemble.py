@@ -106,7 +106,7 @@ def named_data_of(method: Staged) -> dict[str, bytes]:
     """Return the facts about inputs, outputs and states that the program stores as named data."""
     own, io = method.quantized, method.quantized.meaning
     known = None if io is None else (io.inputs, io.outputs)
-    return packed(method.name, known, ranges_of(own.module), counts_of(own.module), own.states)
+    return packed(method.name, known, ranges_of(own.module), counts_of(own.module), own.states, own.file)
 
 
 def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:

@@ -26,12 +26,21 @@ from micronpu.compiler.precision import chosen
 from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative
-from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_COMPARED, NOT_NEGATIVE, WRITTEN_OUT
+from micronpu.frontend.facts import (
+    BOTH_BRANCHES,
+    CONVERTED,
+    FILE_FACTS,
+    LOOPS_ALLOWED,
+    NOT_COMPARED,
+    NOT_NEGATIVE,
+    WRITTEN_OUT,
+)
 from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.tensors import State, copied, states_of, written
 from micronpu.ops.recurrent import CELLS, RECURRENT
+from micronpu.program.file_facts import FileFacts
 from micronpu.program.io import VECTORS
 from micronpu.quantize.calibrate import calibrated, finished, forget, of_method
 from micronpu.quantize.calibration_cache import FloatStatistics
@@ -83,6 +92,7 @@ class Quantized:
         results: results of the module for all calls of the trial; None if unknown.
         proposal: hint for more precision than int8; "" without one.
         names: of the inputs, if they were given in a dictionary.
+        file: what the model's file states.
     """
 
     module: GraphModule
@@ -98,6 +108,7 @@ class Quantized:
     results: list[list[Row]] | None = None
     proposal: str = ""
     names: tuple[str, ...] = ()
+    file: FileFacts = FileFacts()  # noqa: RUF009 (a frozen value)
 
     @property
     def meaning(self) -> IntegerIO | None:
@@ -112,10 +123,11 @@ class Quantized:
     @classmethod
     def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer, alone: bool) -> Quantized:
         """Return a model before quantization, with its data; in data `alone`, no other method is called."""
-        notes, digests = _import_notes(given.module), Digests(of_model(given))
+        file = FILE_FACTS.of(given.module)
+        notes, digests = (*_import_notes(given.module), *file.lines()), Digests(of_model(given))
         if data is None:
             rows = (given.examples,)
-            return cls(given.module, given.examples, rows, Trial((rows,)), notes=notes, digests=digests)
+            return cls(given.module, given.examples, rows, Trial((rows,)), notes=notes, digests=digests, file=file)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
         count, default = sum(map(len, data.sequences)), quantizer.settings.default
         steps = 65535 if default is not None and default.activations == "int16" else 255
@@ -128,6 +140,7 @@ class Quantized:
             notes=notes,
             warnings=warnings,
             digests=replace(digests, data=data.digests),
+            file=file,
         )
 
     def quantized(self, module: GraphModule, quantizer: StaticQuantizer) -> Quantized:

@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 
 from micronpu.deploy.vectors import Array, Vectors
+from micronpu.program.file_facts import FileFacts
 from micronpu.program.io import ProgramIO, StoredState
 from micronpu.program.plan import Plan, PlanValue
 from micronpu.program.pte import ELEMENT_BYTES, TensorValue
@@ -99,6 +100,7 @@ class Facts:
         io_crc: CRC-32 of the description of inputs and outputs, by which images are compared.
         data: files from which the program reads data, by name.
         limits: of integers that select rows.
+        file_facts: names, labels and normalization of the model file.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Facts:
     io_crc: int = 0
     data: tuple[tuple[str, bytes], ...] = ()
     limits: tuple[Limit, ...] = ()
+    file_facts: FileFacts = FileFacts()  # noqa: RUF009 (a frozen value)
 
     @property
     def upper(self) -> str:
@@ -191,6 +194,8 @@ def _templates() -> jinja2.Environment:
         "limits": lambda io: np.iinfo(io.tensor.dtype),
         "tolerance": lambda io: FLOAT_TOLERANCE if io.tensor.dtype == "float32" and io.qparams is None else 0.0,
         "float_constant": lambda value: f"{float(np.float32(value))!r}f",
+        "c_string": c_string,
+        "markdown": lambda text: re.sub(r"([\\`|<>*_\[\]&])", r"\\\1", text),
         "kind": kind_of,
         "filled": rendered,
         "numbers": _numbers,
@@ -208,6 +213,12 @@ def _with_blocks(text: str) -> str:
 def c_type(io: ProgramIO) -> str:
     """Return the C type of an element."""
     return _C_TYPES[io.tensor.dtype][0]
+
+
+def c_string(text: str) -> str:
+    """Return an untrusted text as a C string literal; octal digits end after three, unlike hexadecimal ones."""
+    plain = {*range(32, 127)} - set(b'"\\?')  # ? begins trigraphs
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode("utf-8", "replace")) + '"'
 
 
 def is_known(io: ProgramIO) -> bool:

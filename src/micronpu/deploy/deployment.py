@@ -52,7 +52,7 @@ from micronpu.deploy.vectors import Array, Vectors, bundle, from_arrays, from_ro
 from micronpu.program.arenas import HOT, divided
 from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.edit import strip
-from micronpu.program.io import Meaning, ProgramIO, counts_of, io_of, ranges_of, states_of
+from micronpu.program.io import Meaning, ProgramIO, counts_of, file_facts_of, io_of, ranges_of, states_of
 from micronpu.program.plan import Plan, files_of_delegates, read_plan, taken
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_BYTES
@@ -288,7 +288,8 @@ def _facts(
         own = source.of(plan.name) if several or source.methods else source
         name = f"{source.name}_{plan.name}" if several else source.name
         facts = _of_method(whole, own, plan, io_of(plan, summary.named_data, own.known), name, notes)
-        methods.append(replace(facts, limits=_limits(facts, summary.named_data)))
+        named = file_facts_of(summary.named_data, plan.name)
+        methods.append(replace(facts, limits=_limits(facts, summary.named_data), file_facts=named))
         found, said = _called(plan)
         called.update({kernel.operator: kernel for kernel in found})
         notes += said

@@ -10,6 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from micronpu.program.file_facts import FileFacts
+
 Value = TypeVar("Value")
 
 
@@ -94,6 +96,8 @@ CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
 """Dtypes of a module's floats that were converted to float32, such as "float16"."""
 NOT_COMPARED: Fact[str] = Fact("micronpu_not_compared", "")
 """Reason why a file's own runtime could not run it, so that the module was not compared with it."""
+FILE_FACTS: Fact[FileFacts] = Fact("micronpu_file_facts", FileFacts())
+"""Names, labels and normalization of the model file that a module was read from."""
 INTEGER_IO: Fact[Any] = Fact("micronpu_integer_io", None)
 """Meaning of the integer inputs and outputs of a quantized file, an `IntegerIO`; None for other modules."""
 WRITTEN_OUT: Fact[tuple[tuple[str, int, bool], ...]] = Fact("micronpu_written_out", ())

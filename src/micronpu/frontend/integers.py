@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
@@ -26,6 +27,7 @@ from micronpu.frontend.program import (
 )
 from micronpu.frontend.tensors import KEY, State, states_of
 from micronpu.ir.types import DType
+from micronpu.upstream.torch import tree_leaves
 
 _TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
 _DTYPES = {**_TORCH, DType.UINT8: torch.uint8}
@@ -130,6 +132,17 @@ def integer_io_of(module: object) -> IntegerIO | None:
     """Return the meaning of a module's integers as its file states it; None for other modules."""
     found: IntegerIO | None = INTEGER_IO.of(module) if isinstance(module, GraphModule) else None
     return found
+
+
+class InFloat(nn.Module):
+    """A module with integer inputs and outputs, as a function of floats."""
+
+    def __init__(self, module: nn.Module, io: IntegerIO) -> None:
+        super().__init__()
+        self.module, self.io = module, io
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.io.dequantize(tree_leaves(self.module(*self.io.quantize(inputs))))
 
 
 def _check_bytes(tensors: Sequence[IntegerTensor | None]) -> None:

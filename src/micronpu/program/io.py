@@ -19,6 +19,7 @@ from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.base.parsing import parse_json
 from micronpu.container.payload import Payload, parse
+from micronpu.program.file_facts import FileFacts
 from micronpu.program.plan import Plan, PlanValue
 from micronpu.program.pte import ELEMENT_BYTES, PREFIX, TensorValue
 
@@ -31,6 +32,8 @@ COUNTS_KEY = f"{PREFIX}counts"
 """How methods use states that are positions."""
 STATES_KEY = f"{PREFIX}states"
 """The names and qparams of the states."""
+FILE_KEY = f"{PREFIX}file"
+"""Names, labels and normalization of the model file."""
 VECTORS = 4
 """Maximum number of calibration samples that become golden vectors of a deployed program."""
 _INTEGERS = ("int8", "uint8", "int16")
@@ -39,6 +42,7 @@ _DESCRIBED = {
     RANGES_KEY: "program's description of its positions",
     COUNTS_KEY: "program's description of its positions",
     STATES_KEY: "description of its states in the program",
+    FILE_KEY: "program's description of its model file",
 }
 Content = TypeVar("Content")
 
@@ -75,6 +79,7 @@ def packed(
     ranges: Mapping[int, int] = MappingProxyType({}),
     counts: Sequence[Counted] = (),
     states: Sequence[Known] = (),
+    file: FileFacts = FileFacts(),  # noqa: B008 (a frozen value)
 ) -> dict[str, bytes]:
     """Serialize what is known of a method's inputs, outputs and states as named data, without what it does not have.
 
@@ -83,6 +88,7 @@ def packed(
         io: the meaning of its inputs and outputs.
         ranges: input number to number of valid positions, of inputs that are indices.
         counts: the use of states that select rows.
+        file: what its model file states.
     """
     sides = [[None if m is None else [m.dtype, m.scale, m.zero_point] for m in side] for side in io or ()]
     found = {
@@ -90,6 +96,7 @@ def packed(
         RANGES_KEY: sorted(ranges.items()),
         COUNTS_KEY: counts,
         STATES_KEY: [[s.name, s.scale, s.zero_point] for s in states],
+        FILE_KEY: file.content(),
     }
     return {
         f"{key}/{method}" if method else key: json.dumps(content, separators=(",", ":")).encode()
@@ -137,6 +144,15 @@ def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[Counted, ..
         return tuple((int(n), size, counts, step) for n, size, counts, step in rows)
 
     return _recorded(named_data, COUNTS_KEY, method, read)
+
+
+def file_facts_of(named_data: Mapping[str, bytes], method: str) -> FileFacts:
+    """Parse what a method's model file states.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    return _recorded(named_data, FILE_KEY, method, FileFacts.parsed)
 
 
 @dataclass(frozen=True)

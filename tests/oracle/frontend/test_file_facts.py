@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import json
+import subprocess
+import zipfile
 from pathlib import Path
+from typing import Any
 
+import flatbuffers
 import numpy as np
 import pytest
+import torch
+from ai_edge_litert import schema_py_generated as schema
 from tests.oracle.frontend.litert_files import FileWriter
 from tests.runtime import neutron_programs as programs
+from tests.tools import need
 
 import micronpu
 from micronpu.cli.inspection import inspect_pte
 from micronpu.deploy.deployment import deploy
 from micronpu.frontend.model_files import read_model
+from micronpu.frontend.model_files.metadata import of_onnx
+from micronpu.program.file_facts import FileFacts
+from micronpu.program.io import FILE_KEY, file_facts_of
+from micronpu.program.pte import read_pte
 
 SCALES = {"input": (0.03, 7), "output": (0.25, -9)}
 
@@ -54,8 +67,8 @@ def test_qparams_of_a_quantized_file(dtype: str, target: str, tmp_path: Path):
     assert "#define MODEL_OUTPUT_0_SCALE 0.25f" in header and "model_dequantize_output_0" in header
     assert "not recorded" not in (tmp_path / "out" / "README.md").read_text()
     assert [tensor.place for tensor in inspect_pte(program.buffer).methods["forward"]] == [
-        f"0.0299999993 * (q - {7 + shift})",
-        "0.25 * (q - -9)",
+        f"t0, 0.0299999993 * (q - {7 + shift})",
+        f"t{4 if dtype == 'uint8' else 3}, 0.25 * (q - -9)",
     ]
 
 
@@ -70,3 +83,142 @@ def test_evaluate_takes_numbers_for_a_quantized_file(tmp_path: Path):
     found = micronpu.evaluate(read_model(path).module, rows, program.buffer, labels)
     assert found.program.score is not None and found.program.score.value == 1.0
     assert found.program.against_float is not None and found.program.against_float.largest <= 0.25 + 1e-6
+
+
+NAMES = ("cat", 'a "dog"', "Löwe??/", "*/ \\ snake")
+
+
+def metadata(labels: str, *, axis: int = 2) -> bytes:
+    """Metadata with a normalization of the input, a name and a label file of the output."""
+    b = flatbuffers.Builder(256)
+
+    def table(**fields: Any) -> int:
+        """A table; fields are named by their number and kind."""
+        b.StartObject(8)
+        for field, value in fields.items():
+            number = int(field[1:])
+            if field[0] == "o":
+                b.PrependUOffsetTRelativeSlot(number, value, 0)
+            else:
+                b.PrependByteSlot(number, value, 0)
+        return b.EndObject()
+
+    def tables(one: int) -> int:
+        b.StartVector(4, 1, 4)
+        b.PrependUOffsetTRelative(one)
+        return b.EndVector()
+
+    def floats(*values: float) -> int:
+        return b.CreateNumpyVector(np.array(values, np.float32))
+
+    options = table(o0=floats(127.5), o1=floats(127.5))
+    given = table(o0=b.CreateString("image"), o4=tables(table(b0=1, o1=options)))
+    file = table(o0=b.CreateString(labels), b2=axis)
+    made = table(o0=b.CreateString("scores"), o6=tables(file))
+    graph = table(o2=tables(given), o3=tables(made))
+    b.Finish(table(o3=tables(graph)), b"M001")
+    return bytes(b.Output())
+
+
+def described(folder: Path, content: bytes, name: str = "labels.txt") -> Path:
+    """A quantized file with metadata and a label file behind it."""
+    file, buffer, entry = linear(), schema.BufferT(), schema.MetadataT()
+    buffer.data = np.frombuffer(metadata(name), np.uint8)
+    entry.name, entry.buffer = b"TFLITE_METADATA", len(file.model.buffers)
+    file.model.buffers.append(buffer)
+    file.model.metadata = [entry]
+    path = written(file, folder)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("labels.txt", content)
+    path.write_bytes(path.read_bytes() + archive.getvalue())
+    return path
+
+
+def test_labels_and_normalization_of_litert_metadata(tmp_path: Path):
+    path = described(tmp_path, "\n".join(NAMES).encode() + b"\n")
+    program = micronpu.compile(path, target="cortex-m55")
+    text = "\n".join(program.report.notes)
+    assert "4, cat" in text and "[127.5] / [127.5]" in text
+    deploy(program.buffer, tmp_path / "out")
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "MODEL_LABELS" in readme and "input_0, image" in readme and "mean 127.5" in readme
+    (tmp_path / "main.c").write_text(
+        '#include "model.h"\n#include <stdio.h>\nstatic const char *const labels[] = MODEL_LABELS;\n'
+        "static const float mean[] = MODEL_INPUT_0_MEAN;\n"
+        "int main(void) {\n  for (int i = 0; i < MODEL_LABELS_COUNT; i++) puts(labels[i]);\n"
+        '  printf("%s %s %g\\n", MODEL_INPUT_0_NAME, MODEL_OUTPUT_0_NAME, (double)mean[0]);\n  return 0;\n}\n'
+    )
+    need("gcc")
+    command = ["gcc", "-std=c99", "-Wall", "-Werror", "-I", "out", "main.c", "-o", "a"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    printed = subprocess.run([tmp_path / "a"], check=True, capture_output=True).stdout.decode()
+    assert printed.splitlines() == [*NAMES, "image scores 127.5"]
+    rows = np.random.default_rng(1).uniform(-3, 3, (8, 16)).astype(np.float32)
+    module = read_model(path).module
+    numbers = np.arange(8) % 4
+    by_name, by_number = (
+        micronpu.evaluate(module, rows, program.buffer, y).program for y in (np.array(NAMES)[numbers], numbers)
+    )
+    assert by_name.score == by_number.score and by_name.score is not None and by_name.score.value > 0
+    with pytest.raises(micronpu.ModelError, match=r"no label 'bird'.*cat"):
+        micronpu.evaluate(module, rows, program.buffer, ["bird"] * 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "why"),
+    [
+        (b"a\n" * 20_000, "labels.txt", "20,000 labels"),
+        (b"a" * (2 << 20), "labels.txt", "more than"),
+        (b"a", "other.txt", "other.txt"),
+    ],
+)
+def test_labels_that_cannot_be_read_are_a_note(content: bytes, name: str, why: str, tmp_path: Path):
+    path = described(tmp_path, content, name)
+    program = micronpu.compile(path, target="cortex-m55")
+    assert program.integer_io is not None
+    assert any("left out" in note and why in note for note in program.report.notes)
+    deploy(program.buffer, tmp_path / "out")
+    assert "LABELS" not in (tmp_path / "out" / "model.h").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("{0: 'person', 1: \"dog's\", 2: 'a\\'b'}", ("person", "dog's", "a'b")),
+        ('["a", "b\\n"]', ("a", "b")),
+        ("a, b,c", ("a", "b", "c")),
+        ("{0: 'a', 2: 'b'}", ()),
+        ("{0: __import__('os')}", ()),
+        ("[" * 1000, ()),
+        ("[1, 2]", ()),
+    ],
+)
+def test_labels_of_onnx_properties(text: str, labels: tuple[str, ...]):
+    found = of_onnx([("stride", "32"), ("names", text)], FileFacts(("x",)))
+    assert found.labels == labels and found.inputs == ("x",)
+    assert bool(found.notes) != bool(labels)
+
+
+def test_an_onnx_file_names_its_tensors_and_classes(tmp_path: Path):
+    onnx = pytest.importorskip("onnx")
+    helper, number = onnx.helper, onnx.TensorProto.FLOAT
+    sides = [[helper.make_tensor_value_info(name, number, [1, 3])] for name in ("pixels", "scores")]
+    model = helper.make_model(helper.make_graph([helper.make_node("Relu", ["pixels"], ["scores"])], "g", *sides))
+    helper.set_model_props(model, {"names": "{0: 'a', 1: 'b', 2: 'c'}"})
+    model.ir_version, model.opset_import[0].version = 8, 17
+    onnx.save(model, tmp_path / "net.onnx")
+    data = [torch.randn(1, 3) for _ in range(8)]
+    program = micronpu.compile(tmp_path / "net.onnx", target="cortex-m55", calibration=data)
+    facts = file_facts_of(read_pte(program.buffer).named_data, "")
+    assert facts == FileFacts(("pixels",), ("scores",), ("a", "b", "c"))
+    assert any("3, a, b, c" in note for note in program.report.notes)
+
+
+def test_damaged_facts_of_a_program_are_refused():
+    for data in (b"[1]", b'[[],[],[],[["x",[[1],[1]]]]]', b"[[],[],3,[]]"):
+        with pytest.raises(micronpu.PayloadError, match="model file is damaged"):
+            file_facts_of({FILE_KEY: data}, "")
+    long = json.dumps([["\x1b[2J" + "n" * 999], [], [], [[0, [[1.0], [0.0]]]]]).encode()
+    facts = file_facts_of({FILE_KEY: long}, "")
+    assert len(facts.inputs[0]) == 200 and facts.inputs[0].startswith("?[2J") and not facts.normalization

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.facts import EXPORTED, INTEGER_IO, NOT_COMPARED
+from micronpu.frontend.facts import EXPORTED, FILE_FACTS, INTEGER_IO, NOT_COMPARED
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
+from micronpu.frontend.model_files.metadata import of_litert
 from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
 from micronpu.frontend.model_files.own_runtime import OwnRuntime, RuntimeRefusalError, calls_of
+from micronpu.program.file_facts import clean
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
 SUFFIXES = (".tflite", ".onnx")
@@ -94,6 +96,8 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
 
     file = parse(data, sizes_of(parse(data, {}), data, shapes)) if shapes else parse(data)
     network = network_of(file)
+    named = replace(network.file_facts, outputs=tuple(clean(tensor.name) for tensor in file.outputs))
+    network.file_facts = of_litert(file.metadata, data, named)
     examples = network.examples()
     runtime = partial(LiteRtRuntime, file, data, network.keys)
     module = _exported(network, examples, name)
@@ -185,4 +189,5 @@ def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) 
         node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
     module.recompile()
     EXPORTED.say(module, True)
+    FILE_FACTS.say(module, network.file_facts)
     return module

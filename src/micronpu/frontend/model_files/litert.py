@@ -20,6 +20,7 @@ from ai_edge_litert import schema_py_generated as schema
 from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.model_files.litert_sparse import dense
+from micronpu.frontend.model_files.metadata import BUFFER
 from micronpu.frontend.model_files.network import (
     MAX_ELEMENTS,
     FileValue,
@@ -158,6 +159,7 @@ class LiteRtFile:
     Attributes:
         others: the subgraphs that its operators call, by index.
         budget: what reading the file has cost so far.
+        metadata: content of the buffer that describes the model; b"" without.
     """
 
     tensors: tuple[FileTensor, ...]
@@ -166,6 +168,7 @@ class LiteRtFile:
     outputs: tuple[FileTensor, ...]
     others: Mapping[int, LiteRtFile] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    metadata: bytes = b""
 
     @property
     def is_quantized(self) -> bool:
@@ -251,7 +254,15 @@ class _Parser:
                         f"Dimension {i} of the input `{given.name}` is open, and a program has fixed sizes.",
                         hint="example inputs of these sizes, or on the command line FILE:INPUT=1x96x96x3",
                     )
-        return replace(main, others=dict(enumerate(others, 1)), budget=self._budget)
+        return replace(main, others=dict(enumerate(others, 1)), budget=self._budget, metadata=self._metadata())
+
+    def _metadata(self) -> bytes:
+        """Return the content of the buffer of `metadata.BUFFER`."""
+        for entry in self._model.metadata or []:
+            if entry.name == BUFFER.encode() and entry.buffer < len(self._model.buffers):
+                content = self._model.buffers[entry.buffer].data
+                return b"" if content is None else np.asarray(content, np.uint8).tobytes()
+        return b""
 
     def _graph(self, number: int, graph: Any) -> LiteRtFile:
         tensors = tuple(self._tensor(i, number, table) for i, table in enumerate(graph.tensors or []))

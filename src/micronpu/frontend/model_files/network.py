@@ -20,6 +20,7 @@ from torch import nn
 from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.tensors import copied
+from micronpu.program.file_facts import FileFacts, clean
 from micronpu.upstream.torch import register_quantized_operators
 
 Function = Callable[..., Any]
@@ -175,6 +176,7 @@ class Network(nn.Module):
         input_names: of the inputs, in the file.
 
     Attributes:
+        file_facts: names, labels and normalization of the file.
         names: the file's name for the result of each child module, by the name of the child.
         outputs: numbers of the outputs.
         sources: tensors of the file that a number stands for.
@@ -190,6 +192,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.input_names = tuple(input_names)
+        self.file_facts = FileFacts(tuple(map(clean, input_names)))
         self.names: dict[str, str] = {}
         self._inputs, self.outputs = dict(inputs), tuple(outputs)
         self.sources: dict[int, list[FileValue]] = {}

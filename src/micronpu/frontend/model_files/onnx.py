@@ -7,7 +7,7 @@ lowerings of operators are in the modules `onnx_*`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ import torch
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.frontend.model_files import onnx_movement, onnx_norms, onnx_recurrent, onnx_resize
 from micronpu.frontend.model_files.budget import Cost, reading
+from micronpu.frontend.model_files.metadata import of_onnx
 from micronpu.frontend.model_files.network import Network, Shapes
 from micronpu.frontend.model_files.onnx_functions import DEFAULT_DOMAINS, Functions
 from micronpu.frontend.model_files.onnx_nodes import DAMAGED, DTYPES, OnnxBuilder, OnnxNode
 from micronpu.frontend.model_files.onnx_nodes import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.onnx_quantized import keep_integers
+from micronpu.program.file_facts import clean
 
 _MODULES = (onnx_movement, onnx_norms, onnx_recurrent, onnx_resize)
 """Modules that register lowerings when they are imported."""
@@ -72,7 +74,10 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
             raise ModelError(f"The output `{given.name}` of {path} does not depend on the inputs.", hint="leave it out")
-    return builder.network([n for n in outputs if isinstance(n, int)])
+    network = builder.network([n for n in outputs if isinstance(n, int)])
+    named = replace(network.file_facts, outputs=tuple(clean(o.name) for o in model.graph.output))
+    network.file_facts = of_onnx([(p.key, p.value) for p in model.metadata_props], named)
+    return network
 
 
 def _note_sources(builder: OnnxBuilder, nodes: Sequence[Any]) -> None:
