@@ -383,10 +383,12 @@ def check_c_name(name: str) -> None:
     """Refuse invalid names of a program in C.
 
     Raises:
-        OptionError: no identifier, or a name of the folder's own files.
+        OptionError: no identifier, longer than those that C tells apart, or a name of the folder's own files.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
+    if len(name) > 63:  # C11, 5.2.4.1
+        raise OptionError(f"The name {name[:20]}... has {len(name)} letters.", hint="at most 63, as C tells them apart")
     if name in csource.RESERVED:
         raise OptionError(f"The name {name!r} means something else in C, C++ or a linker script.", hint=f"{name}_model")
     if name == SHARED or name.startswith(f"{SHARED}_"):

@@ -410,16 +410,18 @@ def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[s
 
 
 def _described(program_set: ProgramSet, files: Sequence[str]) -> dict[str, str]:
-    """Return the description of each file, by name."""
+    """Return the description of each file, by name; first those that most need."""
     known = parse_toml(text_of("files.toml"))
-    words = dict(known["shared"])
+    words: dict[str, str] = {}
     for methods in program_set.groups:
         own = _named(known["program"], methods[0].file)
         words |= {name: text.replace("@section@", methods[0].section) for name, text in own.items()}
     for facts in program_set.programs:
         words |= _named(known["method"], facts.name)
+    words |= known["shared"]
     boards = {True: "the NPU and the SRAM for Zephyr's board", False: "the NPU's size"}
     words |= {file: boards[file.endswith(".overlay")] for file in files if file.startswith("zephyr/boards/")}
+    files = sorted(files, key=lambda file: [*words, file].index(file))
     return {file: words.get(file, "data that the program looks up by name") for file in files}
 
 
