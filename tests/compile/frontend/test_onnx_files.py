@@ -90,6 +90,18 @@ def test_sizes_of_one_name_are_equal():
     assert [tuple(x.shape) for x in read.examples()] == [(3, 5), (2, 3, 5)] and read.input_names == ("x", "state")
 
 
+def test_paddle_writes_open_sizes_as_minus_one():
+    stated = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [-1, 4]) for name in ("h", "y")]
+    made = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])], "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 4])], stated[1:], value_info=stated[:1],
+    )  # fmt: skip
+    data = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    network = read_onnx(data, Path("net.onnx"), {"x": (1, 4)})
+    (x,) = network.examples()
+    torch.testing.assert_close(network(x), -x.relu())
+
+
 def quantized() -> bytes:
     node, point = helper.make_node, np.array(128, np.uint8)
     return graph(

@@ -422,7 +422,8 @@ class OnnxBuilder(NetworkBuilder):
         for info in infos:
             if info.type.HasField("tensor_type"):
                 stated = info.type.tensor_type
-                sizes = [d.dim_value if d.HasField("dim_value") else None for d in stated.shape.dim]
+                # Paddle writes open sizes as -1.
+                sizes = [n if d.HasField("dim_value") and (n := d.dim_value) >= 0 else None for d in stated.shape.dim]
                 self.declared[info.name] = (sizes if stated.HasField("shape") else None, stated.elem_type)
 
 
