@@ -30,7 +30,7 @@ SMOKE := tests/unit/container tests/unit/ir/test_graph.py tests/unit/ir/test_ver
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo smoke quick test test-all networks mutation fuzz lint format tables docs bench pages canary clean
+.PHONY: help venv demo smoke quick test test-all networks zoo mutation fuzz lint format tables docs bench pages canary clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ test-all: $(STAMP) ## run all tests
 
 networks: $(STAMP) ## ten minutes of random networks on every target (ARGS='--seconds 3600 --first 1000')
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.random_networks --seconds 600 --out benchmarks/results/random_networks.json $(ARGS)
+
+zoo: $(STAMP) ## fetch trained networks from registries, compile and judge them (ARGS='pnet,onet corstone300')
+	@$(PIP) install -qq av h5py requests scipy soundfile soxr
+	OMP_NUM_THREADS=1 $(PY) -m benchmarks.zoo $(ARGS)
 
 mutation: $(STAMP) ## break passes, rewrites and rules one at a time, and list what no test notices (ARGS='passes/layout.py')
 	OMP_NUM_THREADS=1 $(PY) -m tests.mutation.mutate --seconds 3600 --out benchmarks/results/mutation.json $(ARGS)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
+from benchmarks.results import table
+from benchmarks.zoo import tables as zoo
 
 DOCS = Path(__file__).parents[1] / "docs"
 MOST_STEPS = 4
@@ -71,12 +73,6 @@ def on(page: str, *files: str) -> Callable[[Callable[..., str]], Callable[..., s
         return make
 
     return register
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
-    return "\n".join((first, "|" + "---|" * len(head), *others))
 
 
 def _name(network: str) -> str:
@@ -549,6 +545,9 @@ def qat(*found: Any) -> str:
         ]
 
     return table(("weights", "float", "PTQ", "PTQ, corrected", "QAT", "QAT regains", "training"), map(row, found))
+
+
+TABLES |= {name: Table("zoo.md", ("zoo",), make) for name, make in zoo.TABLES.items()}
 
 
 def made(page: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,12 @@ def write(name: str, command: str, figures: Any) -> Path:
 def read(name: str) -> Any:
     """The figures of a file."""
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["figures"]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
+    return "\n".join((first, "|" + "---|" * len(head), *others))
 
 
 def is_there(name: str) -> bool:

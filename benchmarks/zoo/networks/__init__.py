@@ -1,0 +1,1 @@
+"""One module for each network; each defines `NETWORK`."""

@@ -1,0 +1,46 @@
+"""Emotion of a face of 200 x 200: a MobileNetV2 of an old converter, whose int8 weights bear the type uint8.
+
+LiteRT's kernels read these weights as int8 and quantize activations as they go. Rows are faces found in the
+photographs, ten crops of each, in grey; other faces calibrate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from benchmarks.zoo import faces
+from benchmarks.zoo.network import Figures, Loaded, Network, Outputs, Row, every, mean, output, share, t32
+
+
+def rows(found: np.ndarray, n: int) -> list[Row]:
+    from PIL import Image
+
+    small = [faces.grey(a).astype(np.uint8) for a in every(list(found.reshape(-1, *found.shape[2:])), n)]
+    big = [np.asarray(Image.fromarray(a).resize((200, 200), Image.Resampling.BILINEAR), np.float32) for a in small]
+    return [(t32(np.repeat(a[..., None], 3, 2) / 255)[None],) for a in big]
+
+
+def task(r: Outputs, g: Outputs) -> Figures:
+    a, b = output(r), output(g)
+    return {
+        "faces": len(a),
+        "same_emotion": share(a.argmax(1) == b.argmax(1)),
+        "mean_abs_of_probabilities": mean((a - b).abs()),
+    }
+
+
+def load(path: Path) -> Loaded:
+    x = faces.crops(192)
+    return Loaded(None, rows(x[::2], 60), rows(x[1::2], 100), task)
+
+
+NETWORK = Network(
+    does="Which of seven emotions does this face show? MobileNetV2, 2.5 M parameters",
+    package="facex",
+    file="facex/assets/model_optimized.tflite",
+    data=faces.PACKAGES,
+    metric="same_emotion",
+    measures="same emotion as in float",
+    load=load,
+)
