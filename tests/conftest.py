@@ -6,10 +6,13 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.costs import AfterImport, Costs
 
 # A busy machine is no failure.
 settings.register_profile("micronpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +34,14 @@ def set_precision(name: Literal["int8", "auto"]) -> None:
     quantization.UNSET = name
 
 
+def _as_tests_compile(module: ModuleType) -> None:
+    module.UNSET = "int8"  # type: ignore[attr-defined]
+
+
+# Whatever imports the module, and when: a test that runs alone compiles as it does among all others.
+AfterImport({"micronpu.quantize.quantization": _as_tests_compile})
+
+
 @pytest.fixture(autouse=True)
 def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile as users do in tests that are marked `chooses`."""
@@ -40,6 +51,11 @@ def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
     set_precision("auto")
     yield
     set_precision("int8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what the tests cost."""
+    config.pluginmanager.register(Costs(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,8 +69,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Processes that import torch to test exports, of which there are hundreds, spend half of their time elsewhere."""
-    if "torch" in sys.modules:
-        set_precision("int8")
     if "executorch.exir" in sys.modules:
         from tests.quicker import keep_what_is_there, quicker
 

@@ -1,0 +1,50 @@
+"""What the tests cost is counted, and a module is prepared whoever imports it first."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.costs import AfterImport, Costs
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module that nothing has imported."""
+    (tmp_path / "imported_later.py").write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.delitem(sys.modules, "imported_later", raising=False)
+    return "imported_later"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_prepared_once_before_and_after_the_import(module: str, is_there: bool) -> None:
+    seen: list[ModuleType] = []
+    if is_there:
+        importlib.import_module(module)
+    AfterImport({module: seen.append})
+    assert seen == ([sys.modules[module]] if is_there else [])
+    found = importlib.import_module(module)
+    importlib.import_module(module)
+    assert seen == [found]
+    assert found.double(3) == 6
+
+
+def test_calls_are_counted_for_the_test_that_makes_them(module: str, pytestconfig: pytest.Config) -> None:
+    costs = Costs(pytestconfig)
+    AfterImport({module: lambda found: costs.count(found, "double", "compilations")})
+    found = importlib.import_module(module)
+    assert [found.double(x) for x in (1, 2)] == [2, 4]
+    assert costs.counted == Counter(compilations=2)
+
+
+def test_a_test_compiles_with_int8_whatever_was_imported_before() -> None:
+    """A test that runs alone imports the package itself, after the collection."""
+    from micronpu.quantize import quantization
+
+    assert quantization.UNSET == "int8"
