@@ -14,17 +14,11 @@ namespace {
 constexpr size_t kHeader = 32;
 constexpr size_t kName = 16;
 constexpr size_t kBorder = 36; // nine 32-bit numbers per tensor
-constexpr char kCompileAgain[] = " Try: compile the model again with this version of micronpu.";
 constexpr std::array<const char*, 7> kBlocks = {
     "vela_bin_stream", "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", "vela_end_stream"};
 
 uint32_t word(const uint8_t* b) {
   return uint32_t{b[0]} | uint32_t{b[1]} << 8 | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24;
-}
-
-PayloadStatus malformed(const std::string& what, std::string& error) {
-  error = what + kCompileAgain;
-  return PayloadStatus::malformed;
 }
 
 bool count_tensors(const uint8_t* data, size_t size, size_t& count) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace micronpu {
+namespace micronpu::ethosu {
 namespace {
 
 using executorch::runtime::BackendInitContext;
@@ -99,4 +99,4 @@ PayloadStatus load(
 const Registration registration({"EthosUBackend", load, false, false});
 
 } // namespace
-} // namespace micronpu
+} // namespace micronpu::ethosu

@@ -1,5 +1,5 @@
 // Registration of a backend's delegate with the plug-in. Each backend defines a `Registration` in one file; nothing
-// else names it.
+// else names it. Each file has its own namespace: several files are compiled as one, so that headers are read once.
 #pragma once
 
 #include "payload.h"

@@ -1,7 +1,7 @@
 // NXP eIQ Neutron: the payload is our open container, which holds a LiteRT program; microcode is refused.
 #include "family.h"
 
-namespace micronpu {
+namespace micronpu::neutron {
 namespace {
 
 PayloadStatus load(
@@ -16,4 +16,4 @@ PayloadStatus load(
 const Registration registration({"NeutronBackend", load, true, true});
 
 } // namespace
-} // namespace micronpu
+} // namespace micronpu::neutron

@@ -10,7 +10,6 @@ constexpr uint32_t kReferenceMagic = 0x52504E4D;
 constexpr uint32_t kContainerVersion = 1;
 constexpr uint8_t kLastPayloadVersion = 1;
 constexpr size_t kRecordSize = 64;
-constexpr char kCompileAgain[] = " Try: compile the model again with this version of micronpu.";
 
 size_t align16(size_t size) {
   return (size + 15) & ~size_t{15};
@@ -25,11 +24,6 @@ uint32_t word(const uint8_t* bytes, size_t index) {
 PayloadStatus truncated(size_t found, size_t needed, std::string& error) {
   error = "The payload is truncated: it has " + std::to_string(found) + " bytes, but its header needs " +
       std::to_string(needed) + "." + kCompileAgain;
-  return PayloadStatus::malformed;
-}
-
-PayloadStatus malformed(const std::string& what, std::string& error) {
-  error = what + kCompileAgain;
   return PayloadStatus::malformed;
 }
 

@@ -31,6 +31,14 @@ enum class PayloadStatus {
   incompatible, // another version, or a program for silicon
 };
 
+constexpr char kCompileAgain[] = " Try: compile the model again with this version of micronpu.";
+
+// Sets `error` to what is wrong, followed by what to try.
+inline PayloadStatus malformed(const std::string& what, std::string& error) {
+  error = what + kCompileAgain;
+  return PayloadStatus::malformed;
+}
+
 // zlib's CRC-32.
 uint32_t crc32(const uint8_t* data, size_t size);
 

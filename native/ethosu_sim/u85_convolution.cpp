@@ -5,7 +5,6 @@
 namespace ethosu::u85 {
 namespace {
 
-constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 
 // True if sums of `products` 9-bit values times 9-bit weights fit into 32 bits.
 bool fits_narrow(unsigned element_bytes, int64_t products) {

@@ -41,10 +41,6 @@ bool is_one(const Scale& scale) {
   return scale.scale == uint64_t{1} << scale.shift;
 }
 
-int64_t scaled(int64_t value, const Scale& scale) {
-  return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
-}
-
 // Only meaningless streams reach the limits of 64 bits; their results must still be defined.
 int64_t wrapped(uint64_t value) {
   return static_cast<int64_t>(value);

@@ -15,6 +15,13 @@
 
 namespace ethosu::u85 {
 
+constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
+
+// Uses 64-bit arithmetic if the product fits.
+inline int64_t scaled(int64_t value, const Scale& scale) {
+  return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
+}
+
 // Output stage of an operation: requantization, clamp, table and store.
 struct Output {
   Size size; // before transposing

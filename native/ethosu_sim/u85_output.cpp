@@ -24,11 +24,6 @@ int64_t sign_extend(int64_t value, unsigned bits) {
   not_modelled("a sum does not fit in its accumulator");
 }
 
-// Uses 64-bit arithmetic if the product fits.
-int64_t scaled(int64_t value, const Scale& scale) {
-  return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
-}
-
 // Axis of the computed result that each axis (H, W, C) of the written one is; the transpose field of OFM_PRECISION.
 constexpr int kAxes[8][3] = {{0, 1, 2}, {1, 0, 2}, {0, 2, 1}, {1, 2, 0}, {-1, -1, -1}, {-1, -1, -1}, {2, 0, 1}, {2, 1, 0}};
 

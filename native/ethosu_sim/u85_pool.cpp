@@ -6,7 +6,6 @@ namespace ethosu::u85 {
 namespace {
 
 constexpr int64_t kFar = int64_t{1} << 40; // beyond any value: the padding of maximum and minimum pools
-constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 constexpr const char* kNames[] = {"max pool",           "average pool", "sum over depth", "sum pool",
                                   "accumulator output", "min pool",     "arg max over x", "arg max over y"};
 

@@ -93,18 +93,37 @@ def test_a_changed_source_gives_another_library(monkeypatch, tmp_path):
     assert len(names) == len(compiled) == 3
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_reports_the_first_build(terminal, monkeypatch, tmp_path, capsys):
+def test_the_first_build_is_reported(monkeypatch, tmp_path, capsys):
     def compile_(*arguments):
         (library := arguments[-1] / "library.so").write_bytes(b"")
         return library
 
     monkeypatch.setattr(build, "_compile", compile_)
     monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     build_plugin()
     build_plugin()
-    assert capsys.readouterr().err.count("Compiling libmicronpu") == terminal
+    assert capsys.readouterr().err.count("Compiling libmicronpu") == 1
+
+
+@pytest.mark.parametrize("folder", [".", "ethosu_sim"])
+def test_sources_compile_as_one(folder, monkeypatch, tmp_path):
+    """Which of them are compiled together depends on the number of processors; no names of two may be the same."""
+    run, commands = build._run, []
+
+    def syntax_only(command, doing):
+        if "-c" in command:
+            commands.append(command)
+            return run((*command, "-fsyntax-only", "-Werror"), doing)
+        return ""
+
+    monkeypatch.setattr(build, "_run", syntax_only)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    sources = sorted((build.source_directory() / folder).glob("*.cpp"))
+    flags = (*build._FLAGS, *find_executorch().include_flags)
+    build._compile(find_compiler(), flags, (), sources, tmp_path)
+    (command,) = commands
+    assert len(sources) > 10
+    assert {str(source) for source in sources} <= set(command)
 
 
 def test_missing_compiler_is_a_sentence(monkeypatch, tmp_path):

@@ -331,7 +331,7 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
         compiler = find_compiler()
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(cache, cache)
-        if sys.stderr is not None and sys.stderr.isatty():
+        if sys.stderr is not None:
             print(f"Compiling {stem}, once on this machine: some seconds.", file=sys.stderr, flush=True)
         with _build_folder(cache) as scratch:
             built = _compile(compiler, flags, link_flags, sources, scratch)
@@ -448,21 +448,25 @@ def _check_private(path: Path, cache: Path) -> None:
 def _compile(
     compiler: Sequence[str], flags: Sequence[str], link_flags: Sequence[str], sources: Sequence[Path], scratch: Path
 ) -> Path:
-    """Compile each source on its own thread, then link.
+    """Compile the sources in as many groups as there are processors, each group as one translation unit, then link.
 
+    ExecuTorch's headers take most of the time of a source: 16 sources alone take 14 CPU seconds, in one group 6.
     Messages and `__FILE__` contain a source's name without its folder, which differs between machines.
     """
     flags = (*flags, f"-ffile-prefix-map={sources[0].parent}=native")
-    objects = [scratch / f"{source.stem}.o" for source in sources]
-    with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1)) as pool:
-        jobs = [
-            pool.submit(_run, (*compiler, *flags, "-c", str(source), "-o", str(object_)), f"compiling {source.name}")
-            for source, object_ in zip(sources, objects, strict=True)
-        ]
+    count = min(len(sources), os.cpu_count() or 1)
+    by_size = sorted(sources, key=lambda source: (source.stat().st_size, source.name))
+    groups = {scratch / f"{i}.o": by_size[i::count] for i in range(count)}
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        jobs = []
+        for object_, group in groups.items():
+            included = (part for source in group for part in ("-include", str(source)))
+            command = (*compiler, *flags, *included, "-x", "c++", "-c", os.devnull, "-o", str(object_))
+            jobs.append(pool.submit(_run, command, f"compiling {', '.join(source.name for source in group)}"))
         for job in jobs:
             job.result()
     library = scratch / "libmicronpu.so"
-    _run((*compiler, *map(str, objects), *link_flags, "-o", str(library)), "linking the runtime plug-in")
+    _run((*compiler, *map(str, groups), *link_flags, "-o", str(library)), "linking the runtime plug-in")
     return library
 
 

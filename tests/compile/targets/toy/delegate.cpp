@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-namespace micronpu {
+namespace micronpu::toy {
 namespace {
 
 constexpr char kMagic[] = {'T', 'O', 'Y', '1'};
@@ -31,4 +31,4 @@ PayloadStatus load(
 const Registration registration({"ToyBackend", load, false, false});
 
 } // namespace
-} // namespace micronpu
+} // namespace micronpu::toy
