@@ -15,6 +15,7 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
+from micronpu.cli.compiled import is_model, program_of
 from micronpu.cli.deploy import ModelBuild, build_command, run_on_probe
 from micronpu.cli.options import Command
 
@@ -97,7 +98,10 @@ class Probe:
 @console.takes(board_probe=Probe, how=ModelBuild)
 def run(
     file: Annotated[
-        Path, console.argument("FILE", "A .pte, a .tflite of `save(vela=True)`, or a firmware's ELF file.")
+        Path,
+        console.argument(
+            "FILE", "A .pte, a .tflite of `save(vela=True)`, a firmware's ELF file, or a model, to be compiled for it."
+        ),
     ],
     board_probe: Probe,
     how: ModelBuild,
@@ -170,7 +174,8 @@ def run(
     from micronpu.board.check import MachineOptions, check_limits
     from micronpu.board.nsys_tools import chips
 
-    head = read_file(file)[:8]
+    content = _content(file, board, board_probe)
+    head = content[:8]
     if measurement is not None:
         check_writable(measurement)
     if board_probe != Probe():
@@ -199,7 +204,7 @@ def run(
             )
         from micronpu.board.nsys import NsysBoard, read_silicon
 
-        silicon = read_silicon(read_file(file), str(file), method=method or "")
+        silicon = read_silicon(content, str(file), method=method or "")
         simulated = NsysBoard(silicon, board, runner=str(runner or ""), seconds=time_limit)
         _run_in_nsys(simulated, vectors, reference, show=show, json=json)
         return
@@ -214,11 +219,20 @@ def run(
         return
     if data or dump:
         raise OptionError("--data and --dump are for a firmware.", hint="--vectors FILE.npz for a model")
-    _run_model(file, board, vectors, options, method=method, show=show, trace=trace, json=json)
+    _run_model(file, content, board, vectors, options, method=method, show=show, trace=trace, json=json)
+
+
+def _content(file: Path, board: str, probe: Probe) -> bytes:
+    """Return the bytes of a file, or of the program of a model, compiled for the board."""
+    if is_model(file) and probe != Probe():
+        what = f"{file} is a model, and --gdb takes a program or a firmware."
+        raise OptionError(what, hint=f"micronpu compile {file} -t TARGET -o net.pte, and then net.pte")
+    return program_of(file, board)[0]
 
 
 def _run_model(
     file: Path,
+    data: bytes,
     board: str,
     vectors: str | None,
     options: Any,
@@ -232,7 +246,6 @@ def _run_model(
     from micronpu.board.model import methods_of, read_model
 
     begin = time.perf_counter()
-    data = read_file(file)
     names = methods_of(data, str(file)) if method is None else (method,)
     if vectors is not None and len(names) > 1:
         raise OptionError(

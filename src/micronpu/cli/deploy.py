@@ -19,6 +19,7 @@ from micronpu.base.files import read_file, write_file
 from micronpu.base.installed import how_to_install
 from micronpu.base.leaving import scratch_folder
 from micronpu.cli import console
+from micronpu.cli.compiled import beside, c_name, program_of
 from micronpu.cli.options import Target, complete_target
 
 if TYPE_CHECKING:
@@ -91,7 +92,10 @@ def new(
 def deploy(
     programs: Annotated[
         list[Path],
-        console.argument("PROGRAM.pte...", "Programs of `micronpu compile`, one or several for one firmware."),
+        console.argument(
+            "PROGRAM.pte...",
+            "Programs of `micronpu compile`, one or several for one firmware; or models, to be compiled for --for.",
+        ),
     ],
     output: Annotated[Path, console.option("DIR", "The folder, new or empty.", "--output", "-o")],
     target: Annotated[
@@ -157,17 +161,11 @@ def deploy(
     if vectors is not None and len(programs) > 1:
         raise OptionError("`--vectors` holds the rows of one program.", hint="one program, or no --vectors")
     arrays = load_arrays(vectors) if vectors is not None else None
-    sources = [
-        Source(
-            read_file(path),
-            name=c_name,
-            vectors=arrays,
-            vectors_name=vectors or "",
-            source=str(path),
-            data_files=beside(path),
-        )
-        for path, c_name in zip(programs, _names(programs, name), strict=True)
-    ]
+    sources = []
+    for path, own in zip(programs, _names(programs, name), strict=True):
+        data, files = program_of(path, target)
+        source = Source(data, own, arrays, vectors or "", source=str(path), data_files=files)
+        sources.append(source)
     with console.at_work("deploy"):
         done = deploy_together(
             sources,
@@ -188,16 +186,11 @@ def deploy(
 def _names(programs: list[Path], given: str | None) -> list[str]:
     """Return the name of each program in C."""
     if given is None:
-        return ["model"] if len(programs) == 1 else [re.sub(r"\W", "_", path.stem, flags=re.ASCII) for path in programs]
+        return ["model"] if len(programs) == 1 else list(map(c_name, programs))
     names = given.split(",")
     if len(names) != len(programs):
         raise OptionError(f"`--name` has {len(names)} names for {len(programs)} programs.", hint="--name kws,vww")
     return names
-
-
-def beside(program: Path) -> dict[str, bytes]:
-    """Return the data files (.ptd) that the compiler wrote beside a program."""
-    return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
 
 
 def _as_json(done: Deployment) -> dict[str, object]:

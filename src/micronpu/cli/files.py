@@ -57,6 +57,15 @@ class Model:
     name: str
     file: UserFile | None
 
+    @property
+    def is_quantized(self) -> bool:
+        """True for a module that needs no calibration data."""
+        from torch.fx import GraphModule
+
+        from micronpu.frontend.exported import is_float
+
+        return isinstance(self.module, GraphModule) and not is_float(self.module)
+
 
 class _Uncached(SourceFileLoader):
     """Compiles the source each time: a cache would lie beside the user's file, and misses a change within a second."""
@@ -364,12 +373,8 @@ def load_calibration(text: str | None, model: Model) -> CalibrationInputs:
 
 
 def _no_calibration(model: Model) -> Any:
-    from torch.fx import GraphModule
-
-    from micronpu.frontend.exported import is_float
-
-    module, file = model.module, model.file
-    if isinstance(module, GraphModule) and not is_float(module):
+    file = model.file
+    if model.is_quantized:
         raise ModelError(
             f"{model.name} is quantized already, and this command compares with the float model.",
             hint="the float model that it was made of",

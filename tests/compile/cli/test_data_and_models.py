@@ -285,3 +285,28 @@ def test_where_the_time_goes(folder: Path, target: str) -> None:
     assert ({"Vela"} if target.startswith("ethos") else {"converter"}) <= parts
     done = CliRunner().invoke(app, [*words, "--profile", str(folder)])
     assert done.exit_code == 1 and done.stderr.startswith("Error: ")
+
+
+CALIBRATED = MODEL + "\ndef calibration():\n    return [torch.randn(1, 3, 8, 12) for _ in range(4)]\n"
+
+
+def test_deploy_compiles_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    run = CliRunner()
+    refused = {
+        ("deploy", "model.py:net", "-t", "cortex-m55", "-o", "out"): "micronpu compile model.py:net -t cortex-m55",
+        ("deploy", "model.py:net", "-o", "out"): "--for TARGET",
+        ("board", "run", "model.py:net"): "micronpu compile model.py:net -t corstone300",
+        ("board", "run", "model.py:net", "--gdb", "localhost:1"): "micronpu compile model.py:net",
+        ("deploy", "model.py", "-t", "cortex-m55", "-o", "out"): "model.py:FUNCTION",
+    }
+    for command, text in refused.items():
+        found = run.invoke(app, command)
+        assert found.exit_code == 1 and text in " ".join(found.output.split()), found.output
+    (folder / "model.py").write_text(CALIBRATED)
+    found = run.invoke(app, ["deploy", "model.py:net", "-t", "cortex-m55", "-o", "out", "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["vectors"] > 0
+    again = run.invoke(app, ["compile", "model.py:net", "-t", "cortex-m55", "-o", "net.pte", "--deploy", "same"])
+    assert again.exit_code == 0, again.output
+    assert (folder / "out" / "model.pte").read_bytes() == (folder / "same" / "model.pte").read_bytes()

@@ -1,0 +1,65 @@
+"""Programs for commands that take one: read from a file, or compiled from the model that the argument names."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.text import Text
+
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.files import read_file
+from micronpu.cli import console
+from micronpu.cli.named_models import is_named
+
+_MODEL = re.compile(r"\.py(?::\w+)?$|\.(?:onnx|pt2)$|\.(?:onnx|tflite):", re.IGNORECASE)
+_OF_VELA = b"ethos-u"
+"""Name of the operator in Vela's files, which are programs."""
+
+
+def is_model(path: Path) -> bool:
+    """Return True for an argument that names a model, not a program."""
+    if path.suffix.lower() == ".tflite":
+        return path.is_file() and _OF_VELA not in read_file(path)
+    return is_named(str(path)) or _MODEL.search(str(path)) is not None
+
+
+def c_name(path: Path) -> str:
+    """Return the name of a program or model in C: that of its file, or of its function."""
+    stem = path.stem if not is_model(path) or ":" not in path.name else path.name.rpartition(":")[2]
+    return re.sub(r"\W", "_", stem, flags=re.ASCII)
+
+
+def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, bytes]]:
+    """Return a program and the data files that belong to it; a model is compiled with the default options.
+
+    Raises:
+        ModelError: a float model's file has no function `calibration`.
+        OptionError: a model, and no target.
+    """
+    if not is_model(path):
+        return read_file(path), beside(path)
+    import micronpu
+    from micronpu.cli.files import load_calibration, load_with
+    from micronpu.report.warnings import AccuracyWarning
+
+    longer = f"micronpu compile {path} -t {target or 'TARGET'} --calibration DATA -o net.pte, and then net.pte"
+    if not target:
+        raise OptionError(f"{path} is a model, and it is not known what to compile it for.", hint="--for TARGET")
+    with console.progress() as callback, warnings.catch_warnings():
+        loaded = load_with(None, str(path), callback)
+        if not loaded.is_quantized and (loaded.file is None or not loaded.file.has("calibration")):
+            raise ModelError(f"{path} is a float model, and its file has no function `calibration`.", hint=longer)
+        warnings.simplefilter("ignore", AccuracyWarning)  # printed below
+        data = None if loaded.is_quantized else load_calibration(None, loaded)
+        program = micronpu.compile(loaded.module, loaded.examples, target, calibration=data, callback=callback)
+    console.warn(program.report.warnings)
+    console.errors().print(Text(f"Compiled {path}: {program.report.summary()}."), soft_wrap=True)
+    return program.buffer, program.data_files
+
+
+def beside(program: Path) -> dict[str, bytes]:
+    """Return the data files (.ptd) that the compiler wrote beside a program."""
+    return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
