@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -342,6 +343,9 @@ def _unequal_parts(
     """Return a warning for an output with parts that are far smaller than others."""
     edge = view.edge(node)
     if edge is None or edge.dtype is not DType.INT8 or sources is None or sources.number.shape != values[0].shape:
+        return None
+    counts = np.unique(sources.number, return_counts=True)[1]
+    if counts.min() * len(values) < thresholds.ENOUGH_VALUES:
         return None
     exact = [value.detach().double().numpy() for value in values]
     parts, step = unequal_parts(exact, exact, sources), edge.qparams.scale[0]

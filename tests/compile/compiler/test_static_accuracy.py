@@ -122,6 +122,15 @@ def test_an_output_that_joins_unequal_parts(target):
     assert micronpu.compile(Head(False).eval(), data[0], target, calibration=data).report.warnings == ()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_few_scores_are_not_called_unequal(seed):
+    """A score of one example may be small by chance; an array of zeros only shows the shape."""
+    torch.manual_seed(seed)
+    classifier = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    for example in (torch.randn(1, 12), torch.zeros(1, 12)):
+        assert micronpu.check(classifier, example, TARGETS[seed % len(TARGETS)]).report.warnings == ()
+
+
 class Gate(nn.Module):
     """Halves of one layer, of which the second may be far smaller; as they are, or behind a sigmoid."""
 
