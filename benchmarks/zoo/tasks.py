@@ -78,18 +78,6 @@ def classes(r: Outputs, g: Outputs) -> Figures:
     }
 
 
-def scores(r: Outputs, g: Outputs) -> Figures:
-    """How much? Agreement is 1 less the mean error by the spread of float's scores; of the first value."""
-    a, b = output(r)[:, 0], output(g)[:, 0]
-    error = (a - b).abs()
-    return {
-        "rows": len(a),
-        "agreement": round(1 - (error.mean() / (a.max() - a.min())).item(), 4),
-        "mean_abs": mean(error),
-        "worst": mean(error.max(), 3),
-    }
-
-
 def squares(size: int, low: float, high: float) -> Callable[[Path, Task], Loaded]:
     """Loads a file that looks at square pieces of photographs, lighter and darker, from `low` to `high`."""
 

@@ -147,7 +147,7 @@ class GatherRows(Op):
     def build_selection(cls, node: AtenNode) -> Tensor:
         if len(node.shape) != 2 or node.value("dim") != 0:
             raise UnsupportedError(
-                "`index_select` picks elements by positions that are known at run time only.", hint=LOOKUP_HINT
+                f"`index_select` picks positions known at run time only, or over {MAX_PARTS} ranges.", hint=LOOKUP_HINT
             )
         return node.emit(cls(), node.integers("x"), node.tensor("table"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.oracle.frontend.litert_rows import all_rows, data_of
 
+import micronpu
 from micronpu.frontend.facts import NOT_COMPARED
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.litert_graph import FOLDED, LOWERINGS
@@ -28,6 +29,15 @@ def test_operator_equals_the_reference_kernel(kind: str, tmp_path: Path):
     path = tmp_path / "rows.tflite"
     path.write_bytes(data_of([row for row in ROWS if row.kind == kind]))
     assert not NOT_COMPARED.of(read_model(path).module)
+
+
+def test_wide_reflections_are_delegated(tmp_path: Path):
+    """A selection of so many indices would run on the core."""
+    path = tmp_path / "rows.tflite"
+    wide = [row for row in ROWS if row.kind == "MIRROR_PAD" and (1, 200, 1) in row.shapes and not row.fields["mode"]]
+    path.write_bytes(data_of([row for row in wide if not row.operands[0].scale]))
+    report = micronpu.check(path, target="corstone300").report
+    assert report.delegated == report.operators
 
 
 def test_every_operator_has_three_shapes():

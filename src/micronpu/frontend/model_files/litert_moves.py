@@ -115,8 +115,18 @@ def _mirror_pad(build: LiteRtBuilder, operator: FileOperator) -> None:
     if mode == "reflect" and len(shape) == 4 and not pairs[[0, 3]].any():
         function = partial(functional.pad, pad=_without_trailing_zeros(pairs[[2, 1]].reshape(-1).tolist()), mode=mode)
         return build.compute(operator, function, [build.read(operator, 0, FIRST)], FIRST)
-    places = [np.pad(np.arange(n), tuple(pair), mode=mode) for n, pair in zip(shape, pairs, strict=True)]
-    _pick(build, operator, places)
+    if mode == "reflect" and operator.outputs[0].rounding is None:
+        return build.compute(operator, partial(_reflect, pairs=pairs.tolist()), [build.read(operator, 0)])
+    _pick(build, operator, [np.pad(np.arange(n), tuple(p), mode=mode) for n, p in zip(shape, pairs, strict=True)])
+
+
+def _reflect(x: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Mirror one axis after the other: backends compute such a padding, and no selection of many indices."""
+    for axis, pair in ((axis, list(pair)) for axis, pair in enumerate(pairs) if any(pair)):
+        last = x.movedim(axis, -1)
+        padded = functional.pad(last.reshape(1, -1, last.shape[-1]), pair, mode="reflect")
+        x = padded.reshape(*last.shape[:-1], -1).movedim(-1, axis)
+    return x
 
 
 def _pick(build: LiteRtBuilder, operator: FileOperator, places: Sequence[npt.NDArray[np.int64]]) -> None:
@@ -148,8 +158,7 @@ def _gather(build: LiteRtBuilder, operator: FileOperator) -> None:
     axis, indices = operator.option("axis", 0), operator.operand(1)
     if operator.option("batchDims", 0):
         raise operator.error("gathers with batch dimensions", "a gather along one axis")
-    rank = len(operator.operand(0).shape)
-    made = operator.outputs[0].shape
+    rank, made = len(operator.operand(0).shape), operator.outputs[0].shape
     if indices.type not in ("INT32", "INT64"):
         raise operator.error(f"has indices of {indices.type}", "int32 indices")
 
@@ -170,8 +179,7 @@ def _tile(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 @lowering("BROADCAST_TO")
 def _broadcast(build: LiteRtBuilder, operator: FileOperator) -> None:
-    shape = operator.outputs[0].shape
-    build.compute(operator, lambda x: x.expand(shape), [build.read(operator, 0)])
+    build.compute(operator, lambda x: x.expand(operator.outputs[0].shape), [build.read(operator, 0)])
 
 
 @lowering("REVERSE_V2")
@@ -188,8 +196,9 @@ def _depth_to_space(build: LiteRtBuilder, operator: FileOperator) -> None:
         apart = (n, rows, columns, size, size, channels // size**2)
     else:
         apart = (n, rows // size, size, columns // size, size, channels)
-    turned = (0, 1, 3, 2, 4, 5)
-    build.move(operator, 0, lambda x: x.reshape(apart), lambda x: x.permute(turned), lambda x: x.reshape(made))
+    build.move(
+        operator, 0, lambda x: x.reshape(apart), lambda x: x.permute(0, 1, 3, 2, 4, 5), lambda x: x.reshape(made)
+    )
 
 
 @lowering("RESIZE_BILINEAR")
@@ -221,8 +230,7 @@ def _resize_nearest(build: LiteRtBuilder, operator: FileOperator) -> None:
     size, given = operator.outputs[0].shape[1:3], operator.operand(0).shape
     corners, centers = (bool(operator.option(n, False)) for n in ("alignCorners", "halfPixelCenters"))
     if not corners:
-        mode = "nearest-exact" if centers else "nearest"
-        function = partial(functional.interpolate, size=list(size), mode=mode)
+        function = partial(functional.interpolate, size=list(size), mode="nearest-exact" if centers else "nearest")
         return build.compute(operator, function, [build.read(operator, 0, FIRST)], FIRST)
     places = [np.arange(n) for n in given]
     for axis, made in enumerate(size, 1):
@@ -299,8 +307,7 @@ def _largest(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _one_hot(build: LiteRtBuilder, operator: FileOperator) -> None:
     (depth,), axis = build.integers(operator, 1), int(operator.option("axis", -1))
     on, off = (build.read(operator, i) for i in (2, 3))
-    rank = len(operator.outputs[0].shape)
-    shape = [1] * rank
+    shape = [1] * (rank := len(operator.outputs[0].shape))
     shape[axis % rank] = depth
     numbers = torch.arange(depth, dtype=torch.int32).reshape(shape)
 
