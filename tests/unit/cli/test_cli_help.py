@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import typer
+from typer.testing import CliRunner, Result
 
 from micronpu import __version__
 from micronpu.cli.main import app
@@ -46,6 +47,16 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 micronpu = functools.cache(started)
 """As `started`; what several tests ask is asked once."""
+
+
+@functools.cache
+def inside(*arguments: str, columns: int = 120) -> Result:
+    """The command in this process, for tests of what it prints: a process takes 0.4 CPU seconds to begin."""
+    return CliRunner().invoke(app, arguments, prog_name="micronpu", env={"COLUMNS": str(columns)})
+
+
+def test_help_is_the_same_inside_and_in_a_process():
+    assert inside("compile", "--help").stdout == micronpu("compile", "--help").stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["targets"], ["--version"], ["run", "--help"]])
@@ -99,8 +110,8 @@ def test_targets_are_those_of_the_chip_files():
 
 @pytest.mark.parametrize("command", ["compile", "check", "blame", "advise", "new"])
 def test_without_a_target_one_of_each_kind_is_named(command):
-    done = micronpu(command, "model.py:net")
-    assert done.returncode == 1 and "No target is given" in done.stderr
+    done = inside(command, "model.py:net")
+    assert done.exit_code == 1 and "No target is given" in done.stderr
     names = target_examples()
     assert all(f"{name} (" in done.stderr for name in names)
     kinds = {(t.backend, t.chip is None) for t in map(find_target, (n for n in names if not n.endswith(".toml")))}
@@ -126,15 +137,15 @@ def test_color_only_where_it_is_wanted(arguments):
 
 def test_unknown_command_and_option():
     for arguments in (["compil"], ["compile", "model.py:f", "--no-such-option"]):
-        done = micronpu(*arguments)
-        assert done.returncode == 2
+        done = inside(*arguments)
+        assert done.exit_code == 2
         assert "No such" in done.stderr
         assert "Traceback" not in done.stderr
 
 
 def test_no_option_is_cut_in_a_narrow_terminal():
     """The longest is 38 characters wide."""
-    done = micronpu("compile", "--help-all", COLUMNS="80")
+    done = inside("compile", "--help-all", columns=80)
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
@@ -170,7 +181,7 @@ def test_panels_name_options_that_there_are():
 
 def test_help_of_many_options_leaves_columns_for_words():
     """At 80 columns the text of each panel has 24 letters to a line."""
-    panels = started("compile", "--help-all", COLUMNS="80").stdout.split("╭─ ")[1:]
+    panels = inside("compile", "--help-all", columns=80).stdout.split("╭─ ")[1:]
     for panel in panels:
         title = panel.split(" ─")[0]
         if title == "Options" or title in PANELS:
@@ -180,13 +191,13 @@ def test_help_of_many_options_leaves_columns_for_words():
 
 def test_paragraphs_of_help_are_as_wide_as_the_terminal():
     """The source's line ends do not end lines of the help."""
-    text = started("diff", "--help", COLUMNS="240").stdout
+    text = inside("diff", "--help", columns=240).stdout
     assert "bytes, moved operators and changed NPU operations." in text
 
 
 def shown(*arguments: str) -> set[str]:
     """The long options that the help of a command lists."""
-    return set(re.findall(r"^│[* ]+(--[a-z][a-z-]+)", started(*arguments, COLUMNS="240").stdout, re.MULTILINE))
+    return set(re.findall(r"^│[* ]+(--[a-z][a-z-]+)", inside(*arguments, columns=240).stdout, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
