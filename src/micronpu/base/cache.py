@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import os
 import platform
 import secrets
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 
 from micronpu.base.callers import warn
 from micronpu.base.files import READ, read_regular
+from micronpu.base.installed import installed
 
 FOLDER = "MICRONPU_CACHE"
 _OFF = ("off", "0", "no")
@@ -156,7 +156,7 @@ class Cache:
             return Entry(self, None, "")
         digest = hashlib.sha256()
         try:
-            _feed(digest, (kind, code(), tuple(_version(tool) for tool in tools), inputs))
+            _feed(digest, (kind, code(), tuple(installed(tool) for tool in tools), inputs))
         except _NoKeyError:
             return Entry(self, None, "")
         return Entry(self, folder, digest.hexdigest())
@@ -332,14 +332,6 @@ def code() -> bytes:
         data = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode() + data)
     return digest.digest()
-
-
-@functools.cache
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _sum(name: str, data: bytes | memoryview) -> bytes:

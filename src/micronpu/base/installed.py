@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import shlex
@@ -15,6 +16,17 @@ VERSION = "0.3.0.dev0"
 _PACKAGE = "micronpu"
 PUBLISHED = False
 """True if `pip install micronpu` finds the package on PyPI."""
+
+
+_read: Any = functools.lru_cache(256)(lambda find, package, path: find(package))
+
+
+def installed(package: str) -> str:
+    """Return the version of a package, "" if it is missing; its file is read once for the folders of `sys.path`."""
+    try:
+        return str(_read(importlib.metadata.version, package, tuple(sys.path)))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def requirements() -> tuple[str, ...]:

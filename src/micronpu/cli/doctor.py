@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import platform
 import re
@@ -20,12 +19,12 @@ from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
 from micronpu.base.extensions import BACKEND_POINTS, GROUPS, extensions, package_of
 from micronpu.base.files import check_new_folder
-from micronpu.base.installed import python_versions, requirements
+from micronpu.base.installed import installed, python_versions, requirements
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
 from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, BROKEN
-from micronpu.upstream.shim import NOT_THERE, SEEN, all_shims, installed, is_seen
+from micronpu.upstream.shim import SEEN, all_shims, is_seen
 
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
@@ -168,10 +167,7 @@ def examine() -> Iterator[Dependency]:
         if match is None or _EXTRA in text or ("python_version" in text and sys.version_info >= (3, 11)):
             continue
         name, limits = match[1], match[2].strip()
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            version = ""
+        version = installed(name)
         found = f"{version} ({limits})" if version else ""
         yield Dependency(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
     yield from _examine_plugin()
@@ -192,7 +188,7 @@ def examine_upstream(*, every: bool) -> Iterator[Dependency]:
     Args:
         every: examine them at any version, and yield those that fit, too.
     """
-    other = [package for package in SEEN if installed(package) != NOT_THERE and not is_seen(package)]
+    other = [package for package in SEEN if installed(package) and not is_seen(package)]
     for package in other:
         found = f"{installed(package)}, tested with {SEEN[package]}"
         yield Dependency(f"{package}'s private names", found, False, "`micronpu doctor --upstream`", needed=False)

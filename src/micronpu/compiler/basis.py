@@ -16,7 +16,7 @@ import torch
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
-from micronpu.base.installed import VERSION, requirements
+from micronpu.base.installed import VERSION, installed, requirements
 from micronpu.base.parsing import parse_json
 from micronpu.frontend.checks import Train
 from micronpu.passes.pipeline import Pipeline
@@ -29,7 +29,6 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
 from micronpu.transforms.sparsity.entry import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
-from micronpu.upstream.shim import NOT_THERE, installed
 from micronpu.verify.verification import Verification
 
 _CODE = "code"
@@ -148,7 +147,7 @@ def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
-    return {name: version for name in names if (version := installed(name)) != NOT_THERE}
+    return {name: version for name in names if (version := installed(name))}
 
 
 def tool_versions() -> dict[str, str]:

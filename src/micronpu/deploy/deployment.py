@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from micronpu.base.errors import (
     UnsupportedError,
 )
 from micronpu.base.files import check_name
-from micronpu.base.installed import VERSION
+from micronpu.base.installed import VERSION, installed
 from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.csource import Facts, Limit, filled
@@ -419,11 +418,8 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 
 def _versions() -> dict[str, str]:
     """Return versions of the installed tools."""
-    found = {"micronpu": VERSION}
-    for tool in ("executorch", *(tool for backend in BACKENDS.values() for tool in backend.tools)):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[tool] = metadata.version(tool)
-    return found
+    tools = ("executorch", *(tool for backend in BACKENDS.values() for tool in backend.tools))
+    return {"micronpu": VERSION} | {tool: version for tool in tools if (version := installed(tool))}
 
 
 def _check(io: ProgramIO) -> None:

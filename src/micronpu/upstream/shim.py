@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from micronpu.base.errors import UpstreamError
+from micronpu.base.installed import installed
 from micronpu.base.quiet import quiet
 
 P = ParamSpec("P")
@@ -20,7 +20,6 @@ R = TypeVar("R")
 
 SEEN = {"torch": "2.13", "torchao": "0.18", "executorch": "1.5"}
 """Prefixes of the versions that the declared names were tested with."""
-NOT_THERE = "none"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Shim:
         return None
 
     def _error(self, has: str) -> UpstreamError:
-        version = installed(self.package)
+        version = installed(self.package) or "none"
         return UpstreamError(
             f"{self.package} {version} {has} `{self.name}`, without which {self.use}; {self.package} {self.versions} "
             "has it.",
@@ -110,14 +109,6 @@ def all_shims() -> tuple[Shim, ...]:
     for module in ("torch", "session", "torchao", "executorch"):
         importlib.import_module(f"micronpu.upstream.{module}")
     return tuple(SHIMS.values())
-
-
-def installed(package: str) -> str:
-    """Return the version of a package, or `NOT_THERE`."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return NOT_THERE
 
 
 def is_seen(package: str) -> bool:

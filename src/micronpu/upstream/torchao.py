@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
+from micronpu.base.installed import installed
 from micronpu.base.quiet import quiet
-from micronpu.upstream.shim import Shim, declared, installed, is_seen, through
+from micronpu.upstream.shim import Shim, declared, is_seen, through
 
 Function: TypeAlias = Callable[..., Any]
 

@@ -107,7 +107,7 @@ def test_whatever_differs_has_a_name_of_its_own(cache: Cache) -> None:
 def test_names_depend_on_tools_and_on_our_own_code(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     before = cache.entry("kind", ("numpy",), 1).name
     with monkeypatch.context() as patch:
-        patch.setattr(cache_module, "_version", lambda package: "another")
+        patch.setattr(cache_module, "installed", lambda package: "another")
         assert cache.entry("kind", ("numpy",), 1).name != before
     monkeypatch.setattr(cache_module, "code", lambda: b"another")
     assert cache.entry("kind", ("numpy",), 1).name != before
