@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of, step_of
+from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of
 from micronpu.frontend.checks import check_callback
-from micronpu.frontend.program import arguments, origin_of, overload_name
+from micronpu.frontend.program import origin_of, overload_name
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -95,8 +95,7 @@ def _layer_error(
     origin = origin_of(layer.first)
     node = layer.first.name
     moved = max(sum(other.moved for other in found.layers), found.noise if any(loops_of(found.converted)) else 0.0)
-    step = step_of(layer.quantize)
-    dtype = str(arguments(layer.quantize)["dtype"]).removeprefix("torch.")
+    step, dtype = layer.edge.scale, layer.edge.dtype.value
     return LayerError(
         node=node,
         operator=_operator(layer),

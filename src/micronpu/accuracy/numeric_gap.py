@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import is_conversion, is_dequantize, is_quantize, static_shape
+from micronpu.frontend.program import Edge, ProgramView, is_conversion, quantizes_of, static_shape
 from micronpu.report.accuracy import decibels
 from micronpu.upstream.executorch import reference_graph
 
@@ -51,18 +51,18 @@ class NumericGap(NumericalComparatorBase):
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         assert self.inspector is not None
         graph = reference_graph(self.inspector)
-        written, all_qparams, images = self._written(), _all_qparams(graph), _images(graph)
+        written, edges, images = self._written(), _edges(graph), _images(graph)
         found: dict[Any, Any] = {}
         for (handles, wanted), (own, value) in mapping.items():
             if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
                 continue
-            qparams = next((all_qparams[h] for h in reversed(handles) if h in all_qparams), None)
+            edge = next((edges[h] for h in reversed(handles) if h in edges), None)
             candidates = written.get(tuple(handles)) or written.get(tuple(own)) or [value]
             image = next((images[h] for h in reversed(handles) if h in images), None)
-            best = _closest(candidates, wanted, qparams, image)
+            best = _closest(candidates, wanted, edge, image)
             if best is not None:
-                if qparams is not None:
-                    self._steps[id(best)] = qparams[0]
+                if edge is not None:
+                    self._steps[id(best)] = edge.scale
                 found[handles, wanted] = (own, best)
         return found
 
@@ -93,15 +93,13 @@ class NumericGap(NumericalComparatorBase):
         return found
 
 
-def _all_qparams(graph: GraphModule) -> dict[int, tuple[float, int]]:
-    """Scale and zero point of the quantized result of an operator, by its debug handle."""
-    found: dict[int, tuple[float, int]] = {}
+def _edges(graph: GraphModule) -> dict[int, Edge]:
+    """Return the qparams of the quantized result of an operator, by its debug handle."""
+    view, found = ProgramView(graph), dict[int, Edge]()
     for node in graph.graph.nodes:
-        own = node if is_dequantize(node) else None
-        quantize = next((q for q in (node, *node.users) if is_quantize(q)), own)
-        scale, zero_point = quantize.args[1:3] if quantize is not None else (None, None)
-        if isinstance(scale, float) and isinstance(zero_point, int) and "debug_handle" in node.meta:
-            found[node.meta["debug_handle"]] = scale, zero_point
+        edge = next(filter(None, map(view.edge, quantizes_of(node))), None) or view.edge(node)
+        if edge is not None and "debug_handle" in node.meta:
+            found[node.meta["debug_handle"]] = edge
     return found
 
 
@@ -126,7 +124,7 @@ def _images(graph: GraphModule) -> dict[int, tuple[int, ...]]:
 def _closest(
     values: Iterable[torch.Tensor],
     wanted: torch.Tensor,
-    qparams: tuple[float, int] | None,
+    edge: Edge | None,
     image: tuple[int, ...] | None = None,
 ) -> torch.Tensor | None:
     """Return the last value that covers the whole reference value, as real numbers in its layout; None if there is
@@ -153,11 +151,5 @@ def _closest(
         last = fitting[-1]
         forms = [f.reshape(wanted.shape) for f in (last, *([last.permute(TO_FIRST)] if last.dim() == 4 else []))]
     exact = wanted.double()
-    return min((_real(f, qparams) for f in forms), key=lambda f: float((f.double() - exact).square().sum()))
-
-
-def _real(value: torch.Tensor, qparams: tuple[float, int] | None) -> torch.Tensor:
-    """Dequantize integers."""
-    if value.is_floating_point() or qparams is None:
-        return value
-    return (value.to(torch.float32) - qparams[1]) * qparams[0]
+    reals = forms if edge is None else map(edge.dequantized, forms)
+    return min(reals, key=lambda f: float((f.double() - exact).square().sum()))

@@ -28,14 +28,14 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
-from micronpu.frontend.program import arguments, float_behind, is_compute, is_quantize, qualified_name
+from micronpu.frontend.program import Edge, ProgramView, float_behind, is_compute, is_quantize, qualified_name
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.running import float_leaves, float_values, function_of, noise, representable_range
+from micronpu.quantize.running import float_leaves, float_values, function_of, noise
 from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -62,6 +62,7 @@ class LayerErrors:
     """
 
     quantize: Node
+    edge: Edge
     result: Node
     first: Node
     weight: Node | None = None
@@ -102,7 +103,7 @@ class LayerErrors:
 
     def count_clipped(self, before: torch.Tensor) -> None:
         """Count values outside of the range of the result's qparams."""
-        low, high = representable_range(self.quantize)
+        low, high = self.edge.range
         self.clipped += int(((before < low) | (before > high)).sum())
         self.clipping += _power(before - before.clamp(low, high))
 
@@ -122,11 +123,12 @@ class SideBySide:
     def __init__(self, prepared: GraphModule, converted: GraphModule) -> None:
         self.prepared, self.converted = prepared, converted
         self._constant = constant_nodes(converted)
-        names = {n.name for n in prepared.graph.nodes}
+        names, view = {n.name for n in prepared.graph.nodes}, ProgramView(converted)
         self.layers = [
-            _layer(n, self._constant)
+            _layer(n, edge, self._constant)
             for n in converted.graph.nodes
-            if is_quantize(n) and n not in self._constant and float_behind(n.args[0]).name in names
+            if is_quantize(n) and n not in self._constant and float_behind(n).name in names
+            if (edge := view.edge(n)) is not None
         ]
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         self._places = places_of(prepared)
@@ -177,12 +179,12 @@ class SideBySide:
             wanted = _float_value(layer.result, exact).detach()
             qparams = {n: own[n] for n in node.all_input_nodes[1:]}
             own[node] = self._steps[node]({**qparams, node.args[0]: wanted})
-            result = _as_float(node, self._steps[node]({**qparams, node.args[0]: before}))
+            result = layer.edge.dequantized(self._steps[node]({**qparams, node.args[0]: before}))
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
             # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
             rounding = result - torch.where(before.isfinite(), before, wanted)
             added.append((layer, alone - wanted + rounding))
-            layer.add(wanted, _as_float(node, total[node]), result, alone - wanted, rounding)
+            layer.add(wanted, layer.edge.dequantized(total[node]), result, alone - wanted, rounding)
             layer.count_clipped(before)
         return added
 
@@ -192,7 +194,7 @@ class SideBySide:
         for layer in self.layers:
             place = places.get(float_behind(layer.result).name)
             if place is not None and layer.followed:
-                layer.range_left = place.left(*representable_range(layer.quantize))
+                layer.range_left = place.left(*layer.edge.range)
 
     def _with_weights(self, layer: LayerErrors, exact: dict[str, Any]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""
@@ -238,21 +240,11 @@ def _power(x: torch.Tensor) -> float:
     return float(x.double().square().sum())
 
 
-def step_of(node: Node) -> float:
-    """Scale of a quantize node."""
-    return float(arguments(node)["scale"])
-
-
-def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
-    given = arguments(node)
-    return (integers.float() - int(given["zero_point"])) * float(given["scale"])
-
-
 def _float_value(node: Node, exact: dict[str, Any]) -> torch.Tensor:
     return exact[float_behind(node).name]  # type: ignore[no-any-return]
 
 
-def _layer(quantize: Node, constants: set[Node]) -> LayerErrors:
+def _layer(quantize: Node, edge: Edge, constants: set[Node]) -> LayerErrors:
     result = quantize.args[0]
     assert isinstance(result, Node)
     first = result
@@ -263,7 +255,7 @@ def _layer(quantize: Node, constants: set[Node]) -> LayerErrors:
             break
         (first,) = floats
     is_operator = first.op == "call_function" and is_compute(first)
-    return LayerErrors(quantize, result, first, _weight(first, constants) if is_operator else None)
+    return LayerErrors(quantize, edge, result, first, _weight(first, constants) if is_operator else None)
 
 
 def _weight(node: Node, constants: set[Node]) -> Node | None:

@@ -19,12 +19,7 @@ from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
-from micronpu.frontend.program import (
-    ProgramView,
-    is_any_dequantize,
-    is_quantize,
-    origin_of,
-)
+from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, copied
 from micronpu.quantize.config import Activations
@@ -53,25 +48,22 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     module = copied(quantized)
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    for node in list(graph.nodes):
-        if not is_any_dequantize(node):
-            continue
+    for node in filter(is_any_dequantize, list(graph.nodes)):
         source = node.args[0]
         assert isinstance(source, Node)
-        if is_quantize(source):
-            node.replace_all_uses_with(source.all_input_nodes[0])
-        elif source in placeholders and (edge := view.edge(node)) is not None:
+        value = quantized_from(source)
+        if source in placeholders and (edge := view.edge(node)) is not None:
             i = placeholders.index(source)
-            if not inputs[i].is_floating_point():
-                zero, scale = edge.qparams.zero_point[0], edge.qparams.scale[0]
-                inputs[i] = (inputs[i].to(torch.float32) - zero) * scale
-            node.replace_all_uses_with(source)
-        elif all(n.op == "get_attr" for n in node.all_input_nodes):
-            node.replace_all_uses_with(add_constant(module, node, evaluate(module, node), "weight"))
+            inputs[i] = edge.dequantized(inputs[i])
+        elif value is source:
+            if any(n.op != "get_attr" for n in node.all_input_nodes):
+                continue
+            value = add_constant(module, node, evaluate(module, node), "weight")
+        node.replace_all_uses_with(value)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
-        if is_quantize(node):  # of a result
-            node.replace_all_uses_with(node.all_input_nodes[0])
+        if (value := quantized_from(node)) is not node:  # of a result
+            node.replace_all_uses_with(value)
     graph.eliminate_dead_code()
     for node in graph.nodes:  # without what the first quantization noted
         node.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}

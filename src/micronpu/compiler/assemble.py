@@ -24,7 +24,7 @@ from micronpu.compiler.thresholds import ALIGNMENT
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import counts_of, ranges_of
-from micronpu.frontend.program import ProgramView, is_dequantize, overload_name, quantizes_of, value_of
+from micronpu.frontend.program import ProgramView, overload_name, value_of
 from micronpu.frontend.tensors import held, hold, states_of
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition, Device, constant_bytes
@@ -294,12 +294,8 @@ def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> IOTensor:
 
 def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:
     """Return the qparams directly after an input, or directly before an output."""
-    steps = [node] if is_dequantize(node) else quantizes_of(node)
-    edges = {view.edge(step) for step in steps}
-    edge = edges.pop() if len(edges) == 1 else None
-    if edge is None or len(edge.qparams.scale) != 1:
-        return None, None
-    return edge.qparams.scale[0], edge.qparams.zero_point[0]
+    edge = view.edge(node) or view.edge_after(node)
+    return (None, None) if edge is None else (edge.qparams.scale[0], edge.zero_point)
 
 
 # ---------------------------------------------------------------- use of the chip's memories

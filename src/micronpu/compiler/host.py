@@ -25,11 +25,9 @@ from micronpu.partition.outline import (
     DelegateCall,
     boundary,
     compute_contiguously,
-    move_integers,
     outline,
+    pass_on_integers,
     scan,
-    shift_bytes,
-    undo_decisions,
 )
 from micronpu.partition.partition import Partitioning
 from micronpu.program.io import packed
@@ -113,9 +111,7 @@ def host_part(
         if core is not None:
             calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
-        move_integers(module)
-        shift_bytes(module)
-        undo_decisions(module)
+        pass_on_integers(module)
         compute_contiguously(module)
         loops = _scans(module, device, first_handle + len(quantized.graph.nodes))
         if core is not None:

@@ -37,7 +37,7 @@ from micronpu.frontend.facts import (
 )
 from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
-from micronpu.frontend.program import is_quantize
+from micronpu.frontend.program import quantizes_of
 from micronpu.frontend.tensors import State, copied, states_of, written
 from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.program.file_facts import FileFacts
@@ -149,7 +149,8 @@ class Quantized:
         # One that the search made int16 has no such scale either, and the warnings are those of int8.
         default = quantizer.settings.default
         wide = torch.int8 if default is not None and default.activations == "int16" else torch.int16
-        raw = {n.name for n in module.graph.nodes if n.op == "placeholder" and any(_narrow(u, wide) for u in n.users)}
+        inputs = module.graph.find_nodes(op="placeholder")
+        raw = {n.name for n in inputs if any(wide not in q.args for q in quantizes_of(n))}
         warnings = tuple(w for w in self.warnings if w.rule != "unlike-features" or w.node in raw)
         made = replace(self, module=module, warnings=warnings)
         if (io := quantizer.settings.io) is None:
@@ -163,11 +164,6 @@ def _without_calls(trial: Trial) -> Trial:
     """Return a trial without its place among the calls that calibrated: an observer of several methods sees all."""
     others = None if trial.others is None else replace(trial.others, calibrated=())
     return replace(trial, others=others, calibrated=())
-
-
-def _narrow(node: Any, wide: torch.dtype) -> bool:
-    """Return True for a quantize to another dtype than a wide one."""
-    return is_quantize(node) and wide not in node.args
 
 
 def _only_read(given: Exported) -> list[str]:

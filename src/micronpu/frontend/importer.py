@@ -164,7 +164,7 @@ class QuantizedNode(NodeArguments):
         return isinstance(given, Node) and is_dequantize(given)
 
     def is_constant(self, operand: str) -> bool:
-        return self._importer.constant_behind(self._given(operand)) is not None
+        return bool(self._importer.path_to_constant(self._given(operand)))
 
     def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
         return self._importer.weight(self._given(operand), self.node)
@@ -241,71 +241,61 @@ class Importer:
             )
         return self.values[source]
 
-    def constant_behind(self, source: Any) -> Node | None:
-        """Return the constant from which a float operand is made by dequantize and transposes, or None."""
-        node = source
-        while isinstance(node, Node):
-            if self.view.constant(node) is not None:
-                return node
-            if not (is_any_dequantize(node) or overload_name(node) in TRANSPOSES):
-                return None
-            node = node.args[0]
-        return None
+    def path_to_constant(self, source: Any) -> list[Node]:
+        """Return a float operand and the nodes behind it to the constant that dequantize and transposes make it of.
+
+        The constant is the last one; without a constant the list is empty.
+        """
+        path = []
+        while isinstance(source, Node):
+            path.append(source)
+            if self.view.constant(source) is not None:
+                return path
+            if not (is_any_dequantize(source) or overload_name(source) in TRANSPOSES):
+                return []
+            source = source.args[0]
+        return []
 
     def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
         """Return the int8 constant of an operand; transposes between them are applied."""
-        transposes = list[Node]()
-        while isinstance(source, Node) and self.constant_behind(source) is not None and not self._is_weight(source):
-            transposes.append(source)
-            source = source.args[0]
-        data, qparams = self._weight(source, reader)
+        if not (path := self.path_to_constant(source)):
+            raise UnsupportedError(
+                f"The weights of `{reader.name}` are computed at run time.",
+                hint="only constant weights can be compiled",
+            )
+        *transposes, dequantize, constant = path if len(path) > 1 else path * 2
+        if not is_any_dequantize(dequantize):
+            raise UnsupportedError(
+                f"The weights of `{reader.name}` are not quantized.",
+                hint="quantize the model with the quantizer of the target",
+            )
+        data, qparams = self.view.array(constant), self._constant_qparams(dequantize)
+        if data.dtype != np.int8:
+            raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
         for transpose in reversed(transposes):
             order = order_of(arguments(transpose), data.ndim)
             axis = None if qparams.axis is None else order.index(qparams.axis)
             data, qparams = data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
         return data, qparams
 
-    def _is_weight(self, source: Node) -> bool:
-        return self.view.constant(source) is not None or is_any_dequantize(source)
-
-    def _weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
-        """Return the int8 constant of an operand."""
-        if not isinstance(source, Node) or self.constant_behind(source) is None:
-            raise UnsupportedError(
-                f"The weights of `{reader.name}` are computed at run time.",
-                hint="only constant weights can be compiled",
-            )
-        if is_any_dequantize(source):
-            integers = source.args[0]
-            assert isinstance(integers, Node)
-            data = self.view.array(integers)
-            if data.dtype != np.int8:
-                raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
-            return data, self._constant_qparams(source)
-        raise UnsupportedError(
-            f"The weights of `{reader.name}` are not quantized.",
-            hint="quantize the model with the quantizer of the target",
-        )
-
     def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
         """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""
-        if isinstance(source, Node) and self.view.constant(source) is not None:
-            return self.view.array(source).astype(np.float32)
-        if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
-            integers = source.args[0]
-            if isinstance(integers, Node) and is_any_dequantize(source):
-                qparams = self._constant_qparams(source)
-                data = self.view.array(integers).astype(np.float64)
-                shape = [1] * data.ndim
-                if qparams.axis is not None:
-                    shape[qparams.axis] = -1
-                scale, zero = np.array(qparams.scale).reshape(shape), np.array(qparams.zero_point).reshape(shape)
-                if self.view.array(integers).dtype == np.int32:  # parameters are kept as float32, with 24 bits
-                    given = arguments(source)
-                    scale = self.view.array(given["scales"]).reshape(shape) if "scales" in given else given["scale"]
-                    return np.asarray((data - zero) * np.asarray(scale, np.float64))
-                return np.asarray((data - zero) * scale, np.float32)
-        raise UnsupportedError(f"A constant operand of `{reader.name}` is computed at run time.")
+        path = self.path_to_constant(source)[:2]
+        if len(path) == 1:
+            return self.view.array(path[0]).astype(np.float32)
+        if not path or not is_any_dequantize(path[0]) or self.view.constant(path[1]) is None:
+            raise UnsupportedError(f"A constant operand of `{reader.name}` is computed at run time.")
+        dequantize, integers = path[0], self.view.array(path[1])
+        qparams, data = self._constant_qparams(dequantize), integers.astype(np.float64)
+        shape = [1] * data.ndim
+        if qparams.axis is not None:
+            shape[qparams.axis] = -1
+        scale, zero = np.array(qparams.scale).reshape(shape), np.array(qparams.zero_point).reshape(shape)
+        if integers.dtype == np.int32:  # parameters are kept as float32, with 24 bits
+            given = arguments(dequantize)
+            scale = self.view.array(given["scales"]).reshape(shape) if "scales" in given else given["scale"]
+            return np.asarray((data - zero) * np.asarray(scale, np.float64))
+        return np.asarray((data - zero) * scale, np.float32)
 
     # -- the walk
 
@@ -347,11 +337,8 @@ class Importer:
 
     def _constant_qparams(self, dequantize: Node) -> QParams:
         """Return the qparams of a constant, whose integers may use any part of their range: weights use [-127, 127]."""
-        if is_dequantize(dequantize):
-            edge = self.view.edge(dequantize)
-            qparams = edge.qparams if edge is not None else None
-        else:
-            qparams = self.view.channel_edge(dequantize)
+        edge = self.view.edge(dequantize)
+        qparams = edge.qparams if edge is not None else self.view.channel_edge(dequantize)
         if qparams is None:
             raise UnsupportedError(f"The quantization parameters of `{dequantize.name}` are computed at run time.")
         return qparams
@@ -372,9 +359,9 @@ class Importer:
                 f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in "
                 "[-128, 127] or int16 in [-32768, 32767]."
             )
-        if edge.dtype is DType.INT16 and edge.qparams.zero_point != (0,):
+        if edge.dtype is DType.INT16 and edge.zero_point:
             raise UnsupportedError(
-                f"`{node.name}` quantizes to int16 with zero point {edge.qparams.zero_point[0]}; int16 is symmetric.",
+                f"`{node.name}` quantizes to int16 with zero point {edge.zero_point}; int16 is symmetric.",
                 hint="quantize int16 activations with zero point 0",
             )
         return edge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,6 @@ from micronpu.frontend.program import (
     add_dequantize,
     add_quantize,
     float_behind,
-    is_dequantize,
     is_quantize,
     origin_of,
     quantizes_of,
@@ -29,9 +29,6 @@ from micronpu.frontend.tensors import KEY, State, states_of
 from micronpu.ir.types import DType
 from micronpu.upstream.torch import tree_leaves
 
-_TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
-_DTYPES = {**_TORCH, DType.UINT8: torch.uint8}
-_INTEGER = {0: torch.int8, BYTE_SHIFT: torch.uint8}
 _HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
 
 
@@ -51,16 +48,22 @@ class IntegerTensor:
 
     def quantize(self, value: torch.Tensor) -> torch.Tensor:
         """Quantize floats for the program."""
-        dtype = _DTYPES[DType(self.dtype)]
-        limits = torch.iinfo(dtype)
-        return (torch.round(value / self.scale) + self.zero_point).clamp(limits.min, limits.max).to(dtype)
+        edge = stored_as(self)
+        return (torch.round(value / self.scale) + self.zero_point).clamp(*edge.limits).to(edge.torch_dtype)
 
     def dequantize(self, value: torch.Tensor) -> torch.Tensor:
         """Dequantize results of the program."""
-        return (value.to(torch.float32) - self.zero_point) * self.scale
+        return stored_as(self).dequantized(value)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}, {self.scale:g} * (q - {self.zero_point})"
+
+
+def stored_as(value: Any) -> Edge:
+    """Return the qparams of an `IntegerTensor` or a `State`, which uses the whole range of its dtype."""
+    dtype = getattr(torch, value.dtype)
+    limits = torch.iinfo(dtype)
+    return Edge(value.scale, value.zero_point, limits.min, limits.max, dtype)
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,7 @@ def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fals
     shifted = [as_bytes] * len(tensors) if isinstance(as_bytes, bool) else list(as_bytes)
     _check_bytes([tensor for tensor, shift in zip(tensors, shifted, strict=True) if shift])
     for node, edge in inputs:
-        node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
-        node.meta.pop("tensor_meta", None)
-        for quantize in list(node.users):
-            quantize.replace_all_uses_with(node)
-            module.graph.erase_node(quantize)
+        _take_integers(node, edge.torch_dtype)
     integers = {node: node.args[0] for node, edge in outputs if edge is not None}
     output.args = torch.fx.map_arg(output.args, lambda n: integers.get(n, n))
     for node in integers:
@@ -145,6 +144,15 @@ class InFloat(nn.Module):
         return self.io.dequantize(tree_leaves(self.module(*self.io.quantize(inputs))))
 
 
+def _take_integers(holder: Node, dtype: torch.dtype) -> None:
+    """Make an input of the program that is only quantized the integers themselves."""
+    holder.meta["val"] = value_of(holder).to(dtype)
+    holder.meta.pop("tensor_meta", None)
+    for quantize in quantizes_of(holder):
+        quantize.replace_all_uses_with(holder)
+        holder.graph.erase_node(quantize)
+
+
 def _check_bytes(tensors: Sequence[IntegerTensor | None]) -> None:
     for tensor in tensors:
         if tensor is not None and tensor.dtype != DType.INT8.value:
@@ -160,7 +168,7 @@ def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted:
 
         x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
 
-    Both have the same scale, so that the pair is a shift by 128, as an NPU or `shift_bytes` computes it.
+    Both have the same scale, so that the pair is a shift by 128, as an NPU or `pass_on_integers` computes it.
     """
     count = len(inputs)
     for node, tensor, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
@@ -169,7 +177,7 @@ def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted:
         readers = list(node.users)
         node.meta["val"] = value_of(node).to(torch.uint8)
         with graph.inserting_after(node):
-            made = _requantized(graph, node, tensor, (BYTE_SHIFT, 0))
+            made = _requantized(node, _as_bytes(tensor), tensor)
         for reader in readers:
             reader.replace_input_with(node, made)
     output = graph.output_node()
@@ -178,7 +186,7 @@ def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted:
     wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
     known = {n: b for n, b, shift in wanted if b is not None and shift}
     with graph.inserting_before(output):
-        made_bytes = {node: _requantized(graph, node, tensor, (0, BYTE_SHIFT)) for node, tensor in known.items()}
+        made_bytes = {node: _requantized(node, tensor, _as_bytes(tensor)) for node, tensor in known.items()}
     output.args = ((*(made_bytes.get(n, n) for n in own), *results[len(own) :]),)
     tensors = [
         _as_bytes(tensor) if tensor is not None and shift else tensor
@@ -187,19 +195,15 @@ def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted:
     return IntegerIO(tuple(filter(None, tensors[:count])), tuple(tensors[count:]))
 
 
-def _requantized(graph: Graph, x8: Node, tensor: IntegerTensor, shifts: tuple[int, int]) -> Node:
-    """Requantize x8: the zero point changes from the first shift to the second; a shift other than 0 means uint8."""
-    first, second = ((tensor.scale, tensor.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
-    real = add_dequantize(x8, first)
-    with graph.inserting_after(real):
+def _requantized(x: Node, given: IntegerTensor, wanted: IntegerTensor) -> Node:
+    """Add a dequantize and a quantize of integers, where the graph inserts."""
+    first, second = stored_as(given), stored_as(wanted)
+    real = add_dequantize(x, first)
+    with x.graph.inserting_after(real):
         made = add_quantize(real, second)
-    real.meta["val"] = value_of(x8).to(torch.float32)
-    made.meta["val"] = value_of(x8).to(second[-1])
+    real.meta["val"] = value_of(x).to(torch.float32)
+    made.meta["val"] = value_of(x).to(second.torch_dtype)
     return made
-
-
-def _limits(dtype: torch.dtype) -> tuple[int, int]:
-    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
 def _as_bytes(tensor: IntegerTensor) -> IntegerTensor:
@@ -213,7 +217,7 @@ def _results(output: Node) -> list[Node]:
 
 
 def _integer_tensor(name: str, edge: Edge) -> IntegerTensor:
-    return IntegerTensor(name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
+    return IntegerTensor(name, edge.dtype.value, edge.qparams.scale[0], edge.zero_point)
 
 
 def _input_edge(view: ProgramView, node: Node) -> Edge:
@@ -241,14 +245,14 @@ def _output_edge(view: ProgramView, node: Node) -> Edge | None:
     dtype = getattr(value_of(node), "dtype", torch.float32)
     if dtype is not torch.float32:
         return None
-    edge = view.edge(node) if is_dequantize(node) else None
+    edge = view.edge(node)
     if edge is None or view.constant(node.args[0]) is not None:
         raise ModelError(f"The output `{node.name}` is not quantized, so that it cannot be an integer.", hint=_HINT)
     return _known(edge, f"The output `{node.name}`")
 
 
 def _known(edge: Edge, what: str) -> Edge:
-    if edge.dtype not in _TORCH:
+    if edge.dtype not in (DType.INT8, DType.INT16):
         raise ModelError(f"{what} is {edge.dtype.value}; it can be int8 or int16.", hint=_HINT)
     return edge
 
@@ -262,8 +266,7 @@ def _with_qparams(state: State, edge: Edge, value: Node) -> State:
     Raises:
         ModelError: its initial value is outside of the range.
     """
-    scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
-    low, high = edge.limits
+    scale, (_, zero, low, high, dtype) = edge.qparams.scale[0], edge
     steps_of = torch.round(state.initial.double() / scale) + zero
     if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
         raise ModelError(
@@ -296,23 +299,17 @@ def integer_states(module: GraphModule) -> GraphModule:
     for number, state in enumerate(states.values):
         holder, value = holders[state.node], results[first + number]
         quantizes = quantizes_of(holder)
-        all_qparams = [view.edge(user) for user in quantizes]
-        edge = view.edge(value) if is_dequantize(value) else None
+        edge = None if is_quantize(value) else view.edge(value)
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
         if edge is None or not whole or (not state.initial.is_floating_point()):
             if quantizes or edge is not None:
                 raise _no_qparams(module, state, value, "float in or out")
             made.append(_with_qparams_of(view, state, value))
             continue
-        if any(qparams != edge for qparams in all_qparams):
-            other = next(qparams for qparams in all_qparams if qparams != edge)
-            raise _no_qparams(module, state, value, f"{_qparams(other)} in and {_qparams(edge)} out")
+        if others := [other for other in map(view.edge, quantizes) if other != edge]:
+            raise _no_qparams(module, state, value, f"{_qparams(others[0])} in and {_qparams(edge)} out")
         made.append(_with_qparams(state, edge, value))
-        holder.meta["val"] = value_of(holder).to(made[-1].initial.dtype)
-        holder.meta.pop("tensor_meta", None)
-        for quantize in quantizes:
-            quantize.replace_all_uses_with(holder)
-            graph.erase_node(quantize)
+        _take_integers(holder, edge.torch_dtype)
         dequantizes[first + number] = value
     for number, value in dequantizes.items():
         results[number] = value.args[0]
@@ -341,14 +338,13 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         if clamp is None or not excludes(clamp) or excludes(node):
             continue
         quantizes = quantizes_of(clamp)
-        if len(quantizes) != len(clamp.users) or len({q.args[1:] for q in quantizes}) != 1:
+        edges = set(map(Edge.of, quantizes))
+        if len(quantizes) != len(clamp.users) or len(edges) != 1 or (edge := edges.pop()) is None:
             continue
-        (quantize, *_) = quantizes
-        if quantize.kwargs or len(quantize.all_input_nodes) != 1:  # qparams may be tensors
-            continue
+        quantize = quantizes[0]
         with module.graph.inserting_before(clamp):
-            integers = add_quantize(node, quantize.args[1:])
-            floats = add_dequantize(integers, quantize.args[1:])
+            integers = add_quantize(node, edge)
+            floats = add_dequantize(integers, edge)
         integers.meta = {k: v for k, v in quantize.meta.items() if k != "val"}
         floats.meta = dict(integers.meta)
         if "val" in quantize.meta:
@@ -365,7 +361,7 @@ def _with_qparams_of(view: ProgramView, state: State, value: Node) -> State:
     edge = view.edge(value)
     if edge is None or not is_quantize(value):
         return state
-    return replace(state, scale=edge.qparams.scale[0], zero_point=edge.qparams.zero_point[0])
+    return replace(state, scale=edge.qparams.scale[0], zero_point=edge.zero_point)
 
 
 def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:

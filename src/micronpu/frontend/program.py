@@ -10,9 +10,8 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -175,17 +174,18 @@ def shifted_bytes(node: Node) -> Node | None:
     Returns:
         The integers that are dequantized; None if the node is no such quantize.
     """
-    source = node.args[0] if is_quantize(node) else None
-    if not isinstance(source, Node) or not is_dequantize(source):
+    source = quantized_from(node)
+    if source is node or not isinstance(source, Node) or not is_dequantize(source):
         return None
-    by_type = {given["dtype"]: given for given in map(arguments, (source, node))}
-    signed, unsigned = by_type.get(torch.int8), by_type.get(torch.uint8)
-    if signed is None or unsigned is None or signed["scale"] != unsigned["scale"]:
+    made, given = Edge.of(node), Edge.of(source)
+    if made is None or given is None:
         return None
-    is_whole = [(g["quant_min"], g["quant_max"]) for g in (signed, unsigned)] == [(-128, 127), (0, 255)]
-    zeros = [g["zero_point"] for g in (signed, unsigned)]
-    is_shift = is_whole and all(isinstance(z, int) for z in zeros) and zeros[0] + BYTE_SHIFT == zeros[1]
-    return source.args[0] if is_shift else None  # type: ignore[return-value]
+    types = {made.torch_dtype: made, given.torch_dtype: given}
+    signed, unsigned = types.get(torch.int8), types.get(torch.uint8)
+    if signed is None or unsigned is None or signed.scale != unsigned.scale:
+        return None
+    is_whole = (signed.limits, unsigned.limits) == ((-128, 127), (0, 255))
+    return source.all_input_nodes[0] if is_whole and signed.zero_point + BYTE_SHIFT == unsigned.zero_point else None
 
 
 def is_getitem(node: Node) -> bool:
@@ -270,6 +270,16 @@ def integer_type(node: Node) -> torch.dtype:
     return dtype
 
 
+def quantized_from(node: Node) -> Any:
+    """Return the float operand of a quantize; any other node itself."""
+    return node.args[0] if is_quantize(node) else node
+
+
+def integers_behind(node: Any) -> Any:
+    """Return the integer operand of a dequantize; anything else itself."""
+    return node.args[0] if isinstance(node, Node) and is_dequantize(node) else node
+
+
 def is_channels_last(node: Node) -> bool:
     """Return True if the program keeps the 4-D result of a node in channels-last order in memory."""
     value = value_of(node)
@@ -283,7 +293,7 @@ def enters_channels_last(node: Node) -> bool:
     This holds only for inputs of the program.  Results that the core computes from contiguous results of partitions are
     contiguous, in contrast to their order before partitioning.
     """
-    source = shifted_bytes(node) or (node.args[0] if is_quantize(node) else node)
+    source = shifted_bytes(node) or quantized_from(node)
     return is_channels_last(node) and isinstance(source, Node) and source.op == "placeholder"
 
 
@@ -358,13 +368,66 @@ def origin_of(node: Node) -> Origin:
     )
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A quantize or dequantize node: its integer side's parameters."""
+@functools.lru_cache(maxsize=4096)
+def _qparams(scale: float, zero_point: int) -> QParams:
+    return QParams.per_tensor(scale, zero_point)
 
-    qparams: QParams
-    dtype: DType
-    limits: tuple[int, int]
+
+class Edge(NamedTuple):
+    """Arguments of a quantize or dequantize node behind its operand: ``real = scale * (integer - zero_point)``."""
+
+    scale: float
+    zero_point: int
+    low: int
+    high: int
+    torch_dtype: torch.dtype
+
+    @classmethod
+    def of(cls, node: Node, constant: Callable[[Any], torch.Tensor | None] = lambda node: None) -> Edge | None:
+        """Return those of a node; None if they are computed, or if it is another node.
+
+        Args:
+            constant: returns the value of an argument that is a node, or None.
+        """
+        if not is_conversion(node):
+            return None
+        given = arguments(node)
+        scale, zero_point = given["scale"], given["zero_point"]
+        if isinstance(scale, Node) or isinstance(zero_point, Node):
+            scale, zero_point = constant(scale), constant(zero_point)
+            if scale is None or zero_point is None or scale.numel() != 1:
+                return None
+        return cls(float(scale), int(zero_point), int(given["quant_min"]), int(given["quant_max"]), given["dtype"])
+
+    @property
+    def dtype(self) -> DType:
+        return _DTYPES[self.torch_dtype]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    @property
+    def qparams(self) -> QParams:
+        """Return scale and zero point, the scale as float32."""
+        return _qparams(self.scale, self.zero_point)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Return the smallest and the largest real number."""
+        return (self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale
+
+    def rounded(self, value: torch.Tensor) -> torch.Tensor:
+        """Return real numbers that are quantized and dequantized."""
+        steps = (value / self.scale).round_()
+        return steps.clamp_(self.low - self.zero_point, self.high - self.zero_point).mul_(self.scale)
+
+    def dequantized(self, value: torch.Tensor) -> torch.Tensor:
+        """Return integers as real numbers; real numbers unchanged."""
+        if value.is_floating_point():
+            return value
+        scale, zero_point = self.qparams.scale[0], self.zero_point
+        return (value.to(torch.float32) - zero_point) * scale
 
 
 class ProgramView:
@@ -447,26 +510,19 @@ class ProgramView:
     def edge(self, node: Node) -> Edge | None:
         """Return the parameters of a quantize or dequantize node; None if they are no constants, or of others."""
         if node not in self._edges:
-            self._edges[node] = self._read_edge(node)
+            edge = Edge.of(node, self.constant)
+            self._edges[node] = edge if edge is not None and edge.torch_dtype in _DTYPES else None
         return self._edges[node]
 
-    def _read_edge(self, node: Node) -> Edge | None:
-        if not is_conversion(node):
-            return None
-        values = arguments(node)
-        scale, zero_point = values["scale"], values["zero_point"]
-        if isinstance(scale, Node) or isinstance(zero_point, Node):
-            scale, zero_point = self.constant(scale), self.constant(zero_point)
-            if scale is None or zero_point is None or scale.numel() != 1:
-                return None
-        dtype = _DTYPES.get(values["dtype"])
-        if dtype is None:
-            return None
-        qparams = QParams.per_tensor(float(scale), int(zero_point))
-        return Edge(qparams, dtype, (int(values["quant_min"]), int(values["quant_max"])))
+    def edge_after(self, node: Node) -> Edge | None:
+        """Return the parameters with which all quantizes read a value; None without any, or with several."""
+        edges = set(map(self.edge, quantizes_of(node)))
+        return edges.pop() if len(edges) == 1 else None
 
     def channel_edge(self, node: Node) -> QParams | None:
-        """Return the qparams of a per-channel dequantize node."""
+        """Return the qparams of a per-channel dequantize node; None if they are computed, or for another node."""
+        if not is_dequantize_channel(node):
+            return None
         values = arguments(node)
         scales, zeros = self.constant(values["scales"]), self.constant(values["zero_points"])
         if scales is None:

@@ -91,40 +91,34 @@ def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
     units: list[Unit] = []
     unit_of: dict[Node, Unit] = {}
     for node in view.graph.nodes:
-        source = node.args[0] if program.is_quantize(node) else None
-        if not isinstance(source, Node):
+        if (source := program.quantized_from(node)) is node or not isinstance(source, Node):
             continue
-        if source in unit_of and not program.is_dequantize(source):
-            unit_of[source].quantizes.append(node)
-            unit_of[node] = unit_of[source]
+        if (unit := unit_of.get(source)) is not None:
+            unit.quantizes.append(node)
+        elif (unit := _unit(view, source, node)) is not None:
+            units.append(unit)
+            unit_of |= dict.fromkeys(unit.body, unit)
+        else:
             continue
-        if (unit := _unit(view, source, node)) is None:
-            continue
-        units.append(unit)
-        for member in (*unit.body, *unit.quantizes):
-            unit_of[member] = unit
+        unit_of[node] = unit
     return units, unit_of
 
 
 def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
-    if program.is_dequantize(source):
-        if view.constant(source.args[0]) is not None:
-            return None
-        unit = Unit(view, None, [], [quantize])
-        _add_operand(unit, source)
-        return unit
     body = [source]
-    if program.is_getitem(source) or program.is_float_cast(source):
-        producer = source.args[0]
-        assert isinstance(producer, Node)
-        body.insert(0, producer)
-    if not is_compute(body[0]):
+    if (integers := program.integers_behind(source)) is not source:
+        if view.constant(integers) is not None:
+            return None
+        body = []
+    elif program.is_getitem(source) or program.is_float_cast(source):
+        body = [source.all_input_nodes[0], source]
+    if body and not is_compute(body[0]):
         return None
-    previous = body[0].args[0] if body[0].args else None
+    previous = body[0].args[0] if body and body[0].args else None
     if isinstance(previous, Node) and clamp_behind(previous) is body[0]:
         body.insert(0, previous)
-    unit = Unit(view, body[0], body, [quantize])
-    for operand in body[0].all_input_nodes:
+    unit = Unit(view, body[0] if body else None, body, [quantize])
+    for operand in body[0].all_input_nodes if body else [source]:
         _add_operand(unit, operand)
     return unit
 

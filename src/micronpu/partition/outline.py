@@ -18,17 +18,21 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
     CASTS,
+    Edge,
     ProgramView,
     arguments,
     calls_into,
     integer_type,
+    integers_behind,
     is_compute,
+    is_conversion,
     is_dequantize,
     is_float_cast,
     is_index,
     is_quantize,
     leaves_channels_last,
     overload_name,
+    quantized_from,
     quantizes_of,
     shifted_bytes,
     static_shape,
@@ -148,7 +152,7 @@ def compute_contiguously(module: GraphModule) -> None:
     Results of partitions are contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
     """
     for node in list(module.graph.nodes):
-        source = node.args[0] if is_quantize(node) else node
+        source = quantized_from(node)
         if not isinstance(source, Node) or source.op != "placeholder" or _is_in_order(node):
             continue
         readers = [n for n in node.users if is_dequantize(n) or (is_compute(n) and value_of(node).is_floating_point())]
@@ -197,8 +201,6 @@ def _share(source: nn.Module, target: nn.Module, name: str) -> None:
 
 # ---------------------------------------------------------------- integers that the core only moves or decides
 
-QParams = tuple[Any, ...]
-
 
 def move_integers(module: GraphModule) -> bool:
     """Move integers on the core instead of dequantizing, moving and quantizing with the same qparams, in place.
@@ -208,7 +210,7 @@ def move_integers(module: GraphModule) -> bool:
     Returns:
         True if anything was changed.
     """
-    chosen: dict[Node, QParams] = {}
+    chosen: dict[Node, Edge] = {}
     for node in reversed(module.graph.nodes):
         qparams = _read_on(node, chosen)
         if qparams is not None and _moves(node):
@@ -220,9 +222,9 @@ def move_integers(module: GraphModule) -> bool:
             del chosen[node]
     for node, qparams in chosen.items():
         for operand in node.all_input_nodes:
-            if operand not in chosen and is_dequantize(operand):
-                node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
-        node.meta["val"] = value_of(node).to(qparams[-1])
+            if operand not in chosen:
+                node.replace_input_with(operand, integers_behind(operand))
+        node.meta["val"] = value_of(node).to(qparams.torch_dtype)
         for reader in quantizes_of(node):
             reader.replace_all_uses_with(node)
             module.graph.erase_node(reader)
@@ -232,49 +234,42 @@ def move_integers(module: GraphModule) -> bool:
     return bool(chosen)
 
 
-def shift_bytes(module: GraphModule) -> None:
-    """Shift uint8 inputs and outputs on the core instead of dequantizing and quantizing them, in place.
+def pass_on_integers(module: GraphModule) -> None:
+    """Compute on the core with integers what quantization only carries, in place.
 
+        c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
         xu8 -> dequantize -> quantize -> x8        xu8 -> to(int8) -> bitwise_xor(-128) -> x8
         y8 -> dequantize -> quantize -> yu8        y8 -> bitwise_xor(-128) -> to(uint8) -> yu8
+        x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
 
-    Exact: both have the same scale and zero points 128 apart, the cast keeps the bits, and adding 128 flips the highest
-    bit.
+    Shifts are exact: both sides have the same scale and zero points 128 apart, the cast keeps the bits, and adding 128
+    flips the highest bit.
     """
+    move_integers(module)
     changed = False
-    graph = module.graph
-    call = calls_into(graph)
-    for node in list(graph.nodes):
-        x = shifted_bytes(node)
-        if x is None:
-            continue
-        y, dtype = value_of(node), arguments(node)["dtype"]  # `y` may be a float value that a quantized one replaced
-        is_signed = dtype is torch.int8
-        with graph.inserting_before(node):
-            first = call(CONVERSION, x, DType.INT8) if is_signed else call(FLIPPED_BITS, x, -BYTE_SHIFT)
-            made = call(FLIPPED_BITS, first, -BYTE_SHIFT) if is_signed else call(CONVERSION, first, DType.UINT8)
-        first.meta["val"], made.meta["val"] = y.to(torch.int8), y.to(dtype)
-        node.replace_all_uses_with(made)
-        changed = True
-    if changed:
-        graph.eliminate_dead_code()
-        module.recompile()
-
-
-def undo_decisions(module: GraphModule) -> None:
-    """Pass on a decision of the core directly if it was quantized only for the NPU, in place.
-
-    x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
-    """
-    changed = False
-    for node in list(module.graph.nodes):
-        source = _decision(node)
-        if source is not None:
-            node.replace_all_uses_with(source)
-            changed = True
+    for find in (_shifted, _decision):
+        for node in list(module.graph.nodes):
+            if (source := find(node)) is not None:
+                node.replace_all_uses_with(source)
+                changed = True
     if changed:
         module.graph.eliminate_dead_code()
         module.recompile()
+
+
+def _shifted(node: Node) -> Node | None:
+    """Write the shift of bytes that a quantize computes; return None for other nodes."""
+    x = shifted_bytes(node)
+    if x is None:
+        return None
+    call = calls_into(node.graph)
+    y, dtype = value_of(node), arguments(node)["dtype"]  # `y` may be a float value that a quantized one replaced
+    is_signed = dtype is torch.int8
+    with node.graph.inserting_before(node):
+        first = call(CONVERSION, x, DType.INT8) if is_signed else call(FLIPPED_BITS, x, -BYTE_SHIFT)
+        made = call(FLIPPED_BITS, first, -BYTE_SHIFT) if is_signed else call(CONVERSION, first, DType.UINT8)
+    first.meta["val"], made.meta["val"] = y.to(torch.int8), y.to(dtype)
+    return made
 
 
 def _decision(node: Node) -> Node | None:
@@ -289,8 +284,8 @@ def _decision(node: Node) -> Node | None:
         steps.append(operand)
     source = steps[-1].args[0]
     assert isinstance(source, Node)
-    dtype, qparams = value_of(node).dtype, _qparams(steps[1])
-    if value_of(source).dtype is not dtype or qparams is None or qparams != _qparams(steps[2]):
+    dtype, qparams = value_of(node).dtype, Edge.of(steps[1])
+    if value_of(source).dtype is not dtype or qparams is None or qparams != Edge.of(steps[2]):
         return None
     scale, zero_point, low, high, _ = qparams
     largest = 1 if dtype is torch.bool else MOST_POSITIONS - 1
@@ -309,25 +304,16 @@ def _moves(node: Node) -> bool:
     return _is_float(node)
 
 
-def _read_on(node: Node, chosen: dict[Node, QParams]) -> QParams | None:
+def _read_on(node: Node, chosen: dict[Node, Edge]) -> Edge | None:
     """Return the qparams that all readers of a value share, or None."""
-    all_qparams = {_qparams(user) if is_quantize(user) else chosen.get(user) for user in node.users}
-    return all_qparams.pop() if len(all_qparams) == 1 else None
+    edges = {Edge.of(user) or chosen.get(user) for user in node.users}
+    return edges.pop() if len(edges) == 1 else None
 
 
-def _given_on(node: Node, qparams: QParams, chosen: dict[Node, QParams]) -> bool:
+def _given_on(node: Node, qparams: Edge, chosen: dict[Node, Edge]) -> bool:
     """Return True if all floats that a node reads are integers with these qparams; False if it reads none."""
-    floats = [n for n in node.all_input_nodes if _is_float(n) or is_dequantize(n)]
-    return bool(floats) and all(
-        chosen.get(n) == qparams or (is_dequantize(n) and _qparams(n) == qparams) for n in floats
-    )
-
-
-def _qparams(node: Node) -> QParams | None:
-    """Return scale, zero point, limits and dtype of a quantize or dequantize; None if they are computed."""
-    given = arguments(node)
-    qparams = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
-    return None if any(isinstance(value, Node) for value in qparams) else qparams
+    floats = [n for n in node.all_input_nodes if _is_float(n) or is_conversion(n)]
+    return bool(floats) and all(qparams in (chosen.get(n), Edge.of(n)) for n in floats)
 
 
 def _is_float(node: Node) -> bool:

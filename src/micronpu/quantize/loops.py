@@ -17,14 +17,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.facts import LOOP_QPARAMS
-from micronpu.frontend.integers import integer_states, to_integer_io
-from micronpu.frontend.program import (
-    ProgramView,
-    add_dequantize,
-    add_quantize,
-    is_dequantize,
-    quantizes_of,
-)
+from micronpu.frontend.integers import integer_states, stored_as, to_integer_io
+from micronpu.frontend.program import Edge, ProgramView, add_dequantize, add_quantize, integers_behind, quantizes_of
 from micronpu.frontend.tensors import KEY, State, States, add_constant, states_of, with_own_graph
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
@@ -34,7 +28,6 @@ from micronpu.quantize.post_training import settle_concat_groups
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 
 Observer = Any
-LoopQParams = tuple[Any, ...]
 
 
 class Loop(nn.Module):
@@ -52,7 +45,7 @@ class Loop(nn.Module):
         self.prepared: GraphModule | None = None
 
     @property
-    def all_qparams(self) -> tuple[LoopQParams, ...]:
+    def all_qparams(self) -> tuple[Edge, ...]:
         """Qparams of x and of each state, after the step is quantized: the arguments of quantize and dequantize."""
         return LOOP_QPARAMS.of(self.body)
 
@@ -169,28 +162,22 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         body.meta[KEY] = states
         integer_states(body)
         integer_io = to_integer_io(body)
-        all_qparams = []
-        every: tuple[Any, ...] = (*integer_io.inputs, *states_of(body).values)
-        for known in every:
-            dtype = getattr(torch, known.dtype)
-            limits = torch.iinfo(dtype)
-            all_qparams.append((known.scale, known.zero_point, limits.min, limits.max, dtype))
-        LOOP_QPARAMS.say(body, tuple(all_qparams))
+        LOOP_QPARAMS.say(body, tuple(map(stored_as, (*integer_io.inputs, *states_of(body).values))))
         loop.body, loop.prepared = body, None
 
 
-def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, qparams: tuple[Any, ...]) -> Any:
+def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, qparams: Edge) -> Any:
     """Return an operand of a loop as integers with these qparams."""
     assert isinstance(source, Node)
-    if is_dequantize(source) and tuple(source.args[1:]) == qparams:
-        return source.args[0]
+    if (integers := integers_behind(source)) is not source and Edge.of(source) == qparams:
+        return integers
     known = view.constant(source)
     if known is not None:
         return add_constant(module, loop, _QUANTIZE(known.detach(), *qparams), "first_state")
     with loop.graph.inserting_before(loop):
         made = add_quantize(source, qparams)
     made.meta = {k: v for k, v in source.meta.items() if k != "val"}
-    made.meta["val"] = source.meta["val"].to(qparams[-1])
+    made.meta["val"] = source.meta["val"].to(qparams.torch_dtype)
     return made
 
 
@@ -211,13 +198,13 @@ def integer_loops(module: GraphModule) -> None:
         for reader in [user for user in node.users if _index(user) is not None]:
             qparams = all_qparams[max(_index(reader) or 0, 1)]
             value = reader.meta["val"]
-            reader.meta["val"] = value.to(qparams[-1])
+            reader.meta["val"] = value.to(qparams.torch_dtype)
             with graph.inserting_after(reader):
                 floats = add_dequantize(reader, qparams)
             floats.meta = {**reader.meta, "val": value}
             for user in [u for u in reader.users if u is not floats]:
                 user.replace_input_with(reader, floats)
-            for user in [u for u in quantizes_of(floats) if tuple(u.args[1:]) == qparams]:
+            for user in [u for u in quantizes_of(floats) if Edge.of(u) == qparams]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
     if changed:

@@ -28,7 +28,15 @@ from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, float_behind, is_compute, is_conversion, is_dequantize, is_quantize
+from micronpu.frontend.program import (
+    Edge,
+    ProgramView,
+    float_behind,
+    is_compute,
+    is_conversion,
+    is_dequantize,
+    is_quantize,
+)
 from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
@@ -116,11 +124,8 @@ def _looped(loop: Loop, in_float: bool) -> Callable[..., Any]:
     def over(x: torch.Tensor, *states: torch.Tensor) -> Any:
         if not in_float or not x.is_floating_point():
             return loop.over(run, x, *states)
-        floats = (
-            s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
-            for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
-        )
-        return loop.over(exact, x, *floats)
+        edges = loop.all_qparams[1:]
+        return loop.over(exact, x, *(edge.dequantized(s) for s, edge in zip(states, edges, strict=True)))
 
     return over
 
@@ -320,17 +325,15 @@ class RoundedLayer:
 
     Attributes:
         quantize: the node that ends it.
+        edge: its qparams.
         first: the operator before the quantization, and before a clamp.
         moves: True if it only moves or selects values, with unchanged qparams.
     """
 
     quantize: Node
+    edge: Edge
     first: Node
     moves: bool
-
-    def rounded(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a value rounded with the layer's qparams."""
-        return rounded(self.quantize, value)
 
 
 class DequantizedReference:
@@ -356,9 +359,11 @@ class DequantizedReference:
         self._exact = Run(module, steps, wanted=nodes, once=once)
         self._alone = Run(module, steps, wanted=(module.graph.output_node(),))
         self._constants = Run(module, functools.partial(function_of, module), wanted=once, once=once)
+        view = ProgramView(module)
+        self._edges = {n: edge for n in nodes if (edge := Edge.of(n, view.constant)) is not None}
         self.layers = tuple(
-            RoundedLayer(node, first, moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
-            for node in module.graph.nodes
+            RoundedLayer(node, edge, first, moves(first) and len(self._computed(first)) == 1)
+            for node, edge in self._edges.items()
             if is_quantize(node) and node not in self._constant
             for first in (self._first(node),)
         )
@@ -385,9 +390,10 @@ class DequantizedReference:
             if not is_conversion(node):
                 return value
             operand = exact[node.all_input_nodes[0]]
-            if is_quantize(node) or not isinstance(operand, torch.Tensor) or not operand.is_floating_point():
+            is_float = isinstance(operand, torch.Tensor) and operand.is_floating_point()
+            if is_quantize(node) or node not in self._edges or not is_float:
                 return exact[node]
-            return rounded(node, operand)
+            return self._edges[node].rounded(operand)
 
         values = self._constants.values() | {n: exact[n] for n in self.module.graph.find_nodes(op="placeholder")}
         for node in self._own.each(values, behind=behind):
@@ -396,7 +402,8 @@ class DequantizedReference:
                 before, wanted = values[source], exact[source]
                 if isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
                     # The logarithm of a value rounded to 0 saturates; NaN is replaced by the exact result.
-                    yield self._by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
+                    known = torch.where(before.isnan(), wanted, before)
+                    yield self._by_quantize[node], wanted, self._edges[node].rounded(known)
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
@@ -415,6 +422,10 @@ class DequantizedReference:
         """Return the float outputs among all values of a call, and the states after it."""
         leaves, count = tree_leaves(values[self.module.graph.output_node()]), len(self.initial)
         return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
+
+    def _computed(self, node: Node) -> list[Node]:
+        """Return the operands of a node that are no constants."""
+        return [n for n in node.all_input_nodes if n not in self._constant]
 
     def _first(self, quantize: Node) -> Node:
         """Return the operator before a quantization, and before a clamp without rounding between them."""
@@ -436,25 +447,10 @@ def _no_value(_: Mapping[Node, Any]) -> None:
     return None
 
 
-def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """Return a value rounded with the qparams of a quantize or dequantize node."""
-    given = arguments(node)
-    scale, zero = float(given["scale"]), int(given["zero_point"])
-    steps = (value / scale).round_()
-    return steps.clamp_(int(given["quant_min"]) - zero, int(given["quant_max"]) - zero).mul_(scale)
-
-
 def rounding_to(dtype: torch.dtype, step: float, zero: int = 0) -> Rounding:
     """Return the function that rounds values to integers of a dtype with a scale and a zero point."""
     limits = torch.iinfo(dtype)
     return lambda x: (x / step).add_(zero).round_().clamp_(limits.min, limits.max).sub_(zero).mul_(step)
-
-
-def representable_range(node: Node) -> tuple[float, float]:
-    """Return the smallest and largest value of a quantize node's range."""
-    given = arguments(node)
-    scale, zero = float(given["scale"]), int(given["zero_point"])
-    return (int(given["quant_min"]) - zero) * scale, (int(given["quant_max"]) - zero) * scale
 
 
 def float_leaves(found: Any) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.base.installed import VERSION
 from micronpu.emit.litert import pack, to_litert
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.program import ProgramView, integers_behind, quantized_from
 from micronpu.frontend.tensors import lift
 from micronpu.ir.graph import Graph
 from micronpu.ops.recurrent import MAX_STEPS
@@ -166,7 +166,7 @@ def _inputs(view: ProgramView, read: Iterable[Node]) -> dict[Node, str]:
     """Name of the program's input for each integer node that is read."""
     found: dict[Node, str] = {}
     for node in read:
-        source = node.args[0] if is_quantize(node) else node
+        source = quantized_from(node)
         if not isinstance(source, Node) or source not in view.inputs:
             raise UnsupportedError(
                 f"`{node.name}` is computed in float before it is quantized, which no LiteRT model of integers does.",
@@ -186,7 +186,7 @@ def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
     (output,) = (n for n in view.graph.nodes if n.op == "output")
     found = []
     for node in output.args[0]:
-        integers = node.args[0] if isinstance(node, Node) and is_dequantize(node) else node
+        integers = integers_behind(node)
         if not isinstance(integers, Node) or integers not in inside:
             name = node.name if isinstance(node, Node) else repr(node)
             raise UnsupportedError(

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import arguments, is_compute, origin_of
+from micronpu.frontend.program import Edge, arguments, is_compute, origin_of
 from micronpu.frontend.run import Values
 from micronpu.ir.op import OutputQuantization
 from micronpu.quantize.data import Trial
@@ -32,8 +32,6 @@ from micronpu.quantize.running import (
     Row,
     float_leaves,
     noise,
-    representable_range,
-    rounded,
     side_by_side,
 )
 from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN
@@ -137,7 +135,7 @@ def _without(names: set[str], module: GraphModule, trial: Trial) -> float:
             before.add(node)
             nodes += node.all_input_nodes
     reference = DequantizedReference(module)
-    rounding = {layer.quantize: layer.rounded for layer in reference.layers if layer.quantize not in before}
+    rounding = {layer.quantize: layer.edge.rounded for layer in reference.layers if layer.quantize not in before}
     rows, exact = trial.rows_of_all[: thresholds.BLAME_SAMPLES], list(chain.from_iterable(trial.exact))
     with torch.no_grad(), quiet(), one_thread():
         found = [reference.outputs(reference.exact(row, rounding)) for row in rows]
@@ -437,9 +435,9 @@ class _Search:
         Readers such as a comparison or a clamp give the same result for all values beyond a limit, which the qparams
         may then leave out.  A layer that is not rounded at all, such as a comparison, only passes errors on.
         """
-        limits = representable_range(layer.quantize)
+        limits = layer.edge.range
         values = {call: _finite(self._values(call)[layer.quantize]) for call in self._calls}
-        if all(torch.equal(layer.rounded(value), value) for value in values.values()):
+        if all(torch.equal(layer.edge.rounded(value), value) for value in values.values()):
             return math.inf, limits
         ends = torch.stack([torch.stack(value.aminmax()) for value in values.values()])
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
@@ -473,7 +471,7 @@ class _Search:
     def _noise_of_all(self, layers: Sequence[RoundedLayer], place: int) -> float:
         """Return the noise of an output in the noisiest call if some layers are rounded."""
         call = self._calls[0]
-        found = self._dequantized.exact(self._rows[call], {layer.quantize: layer.rounded for layer in layers})
+        found = self._dequantized.exact(self._rows[call], {layer.quantize: layer.edge.rounded for layer in layers})
         return noise(self._dequantized.outputs(found), self._outputs(call))[place][1]
 
     def _noise_of(self, layer: RoundedLayer) -> list[float]:
@@ -498,13 +496,12 @@ class _Search:
         wanted = [layer for layer in layers if layer not in self._alone]
         if not wanted:
             return
-        numbers = {layer.quantize: number for number, layer in enumerate(wanted)}
 
         def call_of(which: torch.Tensor, row: Row, states: Row) -> tuple[list[torch.Tensor], Row]:
-            def rounding(quantize: Node, number: int) -> Rounding:
-                return lambda value: torch.where(which == number, rounded(quantize, value), value)
+            def rounding(edge: Edge, number: int) -> Rounding:
+                return lambda value: torch.where(which == number, edge.rounded(value), value)
 
-            but = {quantize: rounding(quantize, number) for quantize, number in numbers.items()}
+            but = {layer.quantize: rounding(layer.edge, number) for number, layer in enumerate(wanted)}
             return self._dequantized.split(self._dequantized.exact(row + states, but))
 
         count = len(wanted)
@@ -557,7 +554,7 @@ def _cause_text(cause: _Cause, search: _Search) -> tuple[str, str]:
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
         f"else in float the output is at {decibel_text(cause.alone)}."
     )
-    (low, high), (least, most) = representable_range(cause.layer.quantize), cause.reach
+    (low, high), (least, most) = cause.layer.edge.range, cause.reach
     what = f"{most_costs} Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}"
     if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
         return f"{what}.", ", ".join(["calibration samples with such values, or another observer", *look])

@@ -28,12 +28,12 @@ from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import arguments, is_conversion, is_float32, is_quantize, value_of
+from micronpu.frontend.program import Edge, is_conversion, is_float32, is_quantize, value_of
 from micronpu.frontend.run import called
 from micronpu.quantize.data import Recording, Trial
 from micronpu.quantize.nodes import moves, results_of
 from micronpu.quantize.observing import Extremes
-from micronpu.quantize.running import Row, float_leaves, noise, representable_range, run_recordings
+from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (
     Array,
     Comparison,
@@ -337,14 +337,17 @@ def left_out(
         found: the module's results for all of them, as floats.
     """
     results, first = list(found), 0
-    nodes = [(node, *EXTREMES.of(node)) for node in module.graph.nodes if is_quantize(node)]
+    edges = {node: edge for node in module.graph.nodes if is_quantize(node) and (edge := Edge.of(node)) is not None}
+    nodes = [(node, *EXTREMES.of(node)) for node in edges]
     known = [(node, extremes) for node, name, extremes in nodes if name == node.name]
     for some in [trial] if trial.others is None or not trial.exact else [trial, trial.others]:
         for number, calls in enumerate(some.calibrated, first):
             limits = dict[Node, tuple[int, int]]()
             for node, extremes in known:
                 times, rest = divmod(extremes.calls, some.calibrating)  # some observers see several values in a call
-                limits |= {} if rest else _limits(node, extremes, range(calls.start * times, calls.stop * times))
+                if not rest:
+                    seen = range(calls.start * times, calls.stop * times)
+                    limits |= _limits(node, edges[node], extremes, seen)
             if limits:
                 results[number] = _limited_run(module, limits, some.recordings[number - first], integer_io)
         first += len(some.recordings)
@@ -360,12 +363,9 @@ def _limited_run(module: GraphModule, limits: Limits, recording: Recording, inte
         return [integer_io.dequantize(row) for row in run_recordings(module, [given])[0]]
 
 
-def _limits(node: Node, extremes: Extremes, calls: range) -> Limits:
+def _limits(node: Node, edge: Edge, extremes: Extremes, calls: range) -> Limits:
     """Return the limits of a quantize node without some calls; empty if they clip nothing that counts."""
-    options = arguments(node)
-    scale, zero = float(options["scale"]), int(options["zero_point"])
-    ends = [int(options["quant_min"]), int(options["quant_max"])]
-    low, high = representable_range(node)
+    scale, ends, (low, high) = edge.scale, [*edge.limits], edge.range
     noise = at.CLIPPED_NOISE * len(calls) * extremes.values / extremes.calls * scale**2 / 12
     found = list(ends)
     for side, most in enumerate((-low, high)):
@@ -374,7 +374,7 @@ def _limits(node: Node, extremes: Extremes, calls: range) -> Limits:
             continue
         end = min(most, extremes.without(calls, side))
         if sum(max(own - end, 0.0) ** 2 for own in held) > noise:
-            found[side] = max(ends[0], min(ends[1], round((end if side else -end) / scale) + zero))
+            found[side] = max(ends[0], min(ends[1], round((end if side else -end) / scale) + edge.zero_point))
     return {node: (found[0], found[1])} if found != ends and math.isfinite(scale) else {}
 
 

@@ -20,12 +20,11 @@ from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailab
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import ProgramView, is_quantize, quantizes_of
+from micronpu.frontend.program import Edge, ProgramView, quantizes_of
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import PREFIX, State, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
-from micronpu.ir.types import QParams
 from micronpu.partition.device import CompiledPartition
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import Loop
@@ -157,7 +156,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         raise WrongResultError(what, hint=_REPORT) from error
     exact = trial.exact_rows
     program.reset_states()
-    all_qparams = _all_qparams(module)
+    edges = _edges(module)
     equal = elements = 0
     largest = bound = 0.0
     hanging: set[int] = set()
@@ -166,17 +165,17 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         for index, (y, q) in enumerate(zip(ours, theirs, strict=True)):
             elements += q.numel()
             equal += int((y == q).sum()) + (int((y.isnan() & q.isnan()).sum()) if q.is_floating_point() else 0)
-            qparams = all_qparams[index] if index < len(all_qparams) else None
-            y, q = _real(y, qparams), _real(q, qparams)
+            edge = edges[index] if index < len(edges) else None
+            y, q = (value if edge is None else edge.dequantized(value) for value in (y, q))
             if not q.is_floating_point():
                 continue
             real = floats[index] if index < len(floats) and floats[index].shape == q.shape else None
-            step = qparams.scale[0] if qparams is not None else 0.0
+            step = edge.qparams.scale[0] if edge is not None else 0.0
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
                 share = allowed / found
                 upto = rows[: number + 1]
-                if not _hangs_on_rounding(program, upto, expected.integer_io, index, qparams, y, q, share):
+                if not _hangs_on_rounding(program, upto, expected.integer_io, index, edge, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
             elif found > largest or not bound:
@@ -244,7 +243,7 @@ def _hangs_on_rounding(
     rows: Sequence[Tensors],
     integer_io: IntegerIO | None,
     index: int,
-    qparams: QParams | None,
+    edge: Edge | None,
     y: torch.Tensor,
     q: torch.Tensor,
     share: float,
@@ -253,7 +252,7 @@ def _hangs_on_rounding(
 
     Args:
         integer_io: of `Expected`.
-        index, qparams: index and qparams of the result.
+        index, edge: index and qparams of the result.
         y, q: the program's, and the quantized model's.
         share: fraction of their largest difference that counts as near.
     """
@@ -266,7 +265,7 @@ def _hangs_on_rounding(
         for seed in range(at.TRIES):
             program.reset_states()
             tried = _floats(integer_io, perturbed(module, rows if program.states else rows[-1:], seed))[index]
-            tried = _real(tried, qparams)
+            tried = tried if edge is None else edge.dequantized(tried)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
                 break
@@ -280,23 +279,16 @@ def _floats(integer_io: IntegerIO | None, results: Sequence[Any]) -> Tensors:
     return found if integer_io is None else integer_io.dequantize(found)
 
 
-def _real(value: torch.Tensor, qparams: QParams | None) -> torch.Tensor:
-    """Return an integer result dequantized; anything else unchanged."""
-    if value.is_floating_point() or qparams is None:
-        return value
-    return (value.to(torch.float32) - qparams.zero_point[0]) * qparams.scale[0]
-
-
-def _all_qparams(module: GraphModule) -> list[QParams | None]:
+def _edges(module: GraphModule) -> list[Edge | None]:
     """Return the qparams of each result, None for a float that the core computes."""
     view = ProgramView(module)
     output = module.graph.output_node()
-    found: list[QParams | None] = []
+    found: list[Edge | None] = []
 
     def add(node: Node) -> Node:
         edge = view.edge(node)
         if isinstance(node.meta.get("val"), torch.Tensor) or edge is not None:
-            found.append(edge.qparams if edge is not None else None)
+            found.append(edge)
         return node
 
     torch.fx.map_arg(output.args, add)
@@ -386,26 +378,26 @@ class _Look:
     def __init__(self, module: GraphModule, integers: Mapping[str, np.ndarray[Any, Any]], graph: Graph) -> None:
         self._integers = integers
         self._last: dict[str, Any] = {}  # the last operation of each node of the program
-        self._quantized: dict[str, Node] = {}
+        self._quantized: dict[str, tuple[str, Edge]] = {}
         for node in graph.nodes:
             for name in node.origin.nodes:
                 self._last[name] = node
         nodes = {n.name: n for n in module.graph.nodes}
         for name in self._last:
-            if (quantize := _quantize_of(nodes.get(name))) is not None:
-                self._quantized[name] = quantize
+            quantize = next(iter(quantizes_of(nodes[name])), nodes[name]) if name in nodes else None
+            if quantize is not None and (edge := Edge.of(quantize)) is not None:
+                self._quantized[name] = quantize.name, edge
         self.found = ""
 
     def __call__(self, node: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         for name in reversed(node.origin.nodes):
-            quantize = self._quantized.get(name)
-            if self._last[name] is not node or quantize is None:
+            if self._last[name] is not node or name not in self._quantized:
                 continue
-            wanted = self._integers.get(quantize.name)
+            quantize, edge = self._quantized[name]
+            wanted = self._integers.get(quantize)
             if wanted is None or wanted.size != result.size or wanted.dtype != result.dtype:
                 continue
-            scale = quantize.args[1]
-            if not isinstance(scale, float) or not math.isclose(scale, node.output.type.scale, rel_tol=at.SAME_SCALE):
+            if not math.isclose(edge.scale, node.output.type.scale, rel_tol=at.SAME_SCALE):
                 continue
             instead, steps = _nearest_layout(result, wanted)
             if steps > (at.ALONE if result.dtype == np.int8 else at.ALONE_INT16) and not self.found:
@@ -413,13 +405,6 @@ class _Look:
                 self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
             return instead
         return None
-
-
-def _quantize_of(node: Node | None) -> Node | None:
-    """Return the quantize that reads a node, or the node itself if it is one."""
-    if node is None or is_quantize(node):
-        return node
-    return next(iter(quantizes_of(node)), None)
 
 
 def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -454,10 +439,9 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
     random = torch.Generator().manual_seed(seed)
     share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
     view = ProgramView(module)
-    edges = {n: view.edge(n) for n in module.graph.nodes if n.op == "call_function" and is_quantize(n)}
 
     def moved(n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
-        edge, source = edges.get(n), n.args[0] if n.args else None
+        edge, source = view.edge(n), n.args[0] if n.args else None
         if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in at.ROUNDED:
             return result
         exact = values[source].double() / edge.qparams.scale[0]

@@ -29,7 +29,6 @@ from micronpu.quantize.running import (
     Row,
     float_leaves,
     noise,
-    representable_range,
     rounding_to,
     run_recordings,
 )
@@ -155,17 +154,17 @@ class Sensitivity:
         self._dequantized = DequantizedReference(module)
         self._sequences = sequences
         self.values = tuple(self._valued(layer) for layer in self._dequantized.layers)
-        self._own: dict[Node, Rounding] = {layer.quantize: layer.rounded for layer in self._dequantized.layers}
+        self._own: dict[Node, Rounding] = {layer.quantize: layer.edge.rounded for layer in self._dequantized.layers}
         peaks: dict[Node, float] = {}
         self._alone: dict[Node, float] = {}
         self._exact = list(self._run({}, peaks))
         self._wide: dict[Node, Rounding] = {}
         if wide:
             largest = torch.iinfo(torch.int16).max
-            for node in self._own:
-                peak, reach = peaks.get(node, 0.0), max(map(abs, representable_range(node)))
+            for layer in self._dequantized.layers:
+                peak, reach = peaks.get(layer.quantize, 0.0), max(map(abs, layer.edge.range))
                 peak = max(reach, peak if peak < 2 * FAR_GAP * reach else 0.0)  # far values saturate in int16, too
-                self._wide[node] = rounding_to(torch.int16, max(peak / largest, ACTIVATION_EPS["int16"]))
+                self._wide[layer.quantize] = rounding_to(torch.int16, max(peak / largest, ACTIVATION_EPS["int16"]))
 
     def alone(self, value: RoundedValue) -> float:
         """Return the noise that rounding one value adds, as a share of the signal."""

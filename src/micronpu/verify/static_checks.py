@@ -21,7 +21,6 @@ from micronpu.frontend.program import (
     float_behind,
     is_compute,
     is_conversion,
-    is_dequantize,
     origin_of,
     overload_name,
     quantizes_of,
@@ -279,10 +278,9 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
         return None
     kind = facts_of(name := overload_name(node))
     operand = node.args[0] if node.args else None
-    reader = next(iter(quantizes_of(node)), None)
-    if kind.amplifier is None or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
+    if kind.amplifier is None or not isinstance(operand, Node):
         return None
-    given, made = view.edge(operand), view.edge(reader)
+    given, made = view.edge(operand), next(iter(map(view.edge, quantizes_of(node))), None)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
     stated = ((other, facts_of(other)) for other in sorted(written_names(node)))
@@ -291,10 +289,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     if Form.ROOT in (kind.form, written.form) and not _is_power(operand):
         return None
     step = given.qparams.scale[0]
-    scale, zero = made.qparams.scale[0], made.qparams.zero_point[0]
-    low, high = ((limit - zero) * scale for limit in made.limits)
-    most = (given.limits[1] - given.qparams.zero_point[0]) * step
-    found = _first_step(kind, written, step, (low, high), most)
+    found = _first_step(kind, written, step, made.range, given.range[1])
     if found is None or found[1] < (thresholds.ROOT_JUMP if kind.form is Form.ROOT else thresholds.JUMP):
         return None
     least, jump = found
@@ -370,7 +365,7 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
     low, high = _ends(values)
     low, high = min(0.0, low), max(0.0, high)
     step = edge.qparams.scale[0]
-    whole = step * (edge.limits[1] - edge.limits[0])
+    whole = step * (edge.high - edge.low)
     if (
         sum(value.numel() for value in values) < thresholds.ENOUGH_VALUES
         or not 0 < thresholds.FINER_PART * (high - low) <= whole

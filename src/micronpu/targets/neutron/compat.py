@@ -22,7 +22,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from micronpu.base.arguments import check_switch, check_type, described, items, strings
 from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_name
-from micronpu.frontend.program import is_dequantize, is_quantize, overload_of
+from micronpu.frontend.program import integers_behind, overload_of, quantizes_of
 from micronpu.ops.activation import PRELU
 from micronpu.partition.entry import ByCompileSpec, DevicePartitioner, preprocess, split_dequantizes
 from micronpu.partition.outline import move_integers
@@ -319,8 +319,8 @@ class RemoveIOQuantOpsPass(ExportPass):
         by_name = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
         inputs = []
         for index, name in enumerate(program.graph_signature.user_inputs):
-            readers = list(by_name[str(name)].users)
-            if any(map(is_quantize, readers)):
+            readers = by_name[str(name)].users
+            if quantizes_of(by_name[str(name)]):
                 if len(readers) > 1:
                     raise ModelError(
                         f"The input `{name}` has {len(readers)} readers, and one of them quantizes it.",
@@ -328,7 +328,7 @@ class RemoveIOQuantOpsPass(ExportPass):
                     )
                 inputs.append(index)
         (results,) = program.graph.output_node().args
-        outputs = [i for i, node in enumerate(results) if is_dequantize(node)]
+        outputs = [i for i, node in enumerate(results) if integers_behind(node) is not node]
         QuantizeInputs(self._manager, inputs).call(graph_module)
         QuantizeOutputs(self._manager, outputs).call(graph_module)
         return PassResult(graph_module, True)
