@@ -40,7 +40,7 @@ def detections(size: int, boxes: int = 0, scores: int = 1) -> Task:
 
 
 def points(size: int, each: int, k: int = 0) -> Task:
-    """Where are the points of a face? Agreement is 1 less the mean distance by 10 % of the picture's size.
+    """Where are the points of a face? Agreement is 1 less the mean distance by the picture's size.
 
     Args:
         size: of the picture, in the unit of the points.
@@ -53,7 +53,7 @@ def points(size: int, each: int, k: int = 0) -> Task:
         distance = (a - b).norm(dim=-1) / size
         return {
             "pictures": len(a),
-            "agreement": round(1 - 10 * distance.mean().item(), 4),
+            "agreement": round(1 - distance.mean().item(), 4),
             "error_percent_of_size": mean(100 * distance, 3),
             "worst_percent_of_size": round(100 * distance.max().item(), 2),
         }

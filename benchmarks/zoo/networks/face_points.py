@@ -21,6 +21,6 @@ NETWORK = Network(
     file="mediapipe/modules/face_landmark/face_landmark.tflite",
     data=faces.PACKAGES,
     metric="agreement",
-    measures="1 less the mean distance by 10 % of the face",
+    measures="1 less the mean distance by the size of the face",
     load=load,
 )

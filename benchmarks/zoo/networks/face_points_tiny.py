@@ -23,6 +23,6 @@ NETWORK = Network(
     file=f"{faceapi.FOLDER}/face_landmark_68_tiny_model-weights_manifest.json",
     data=faces.PACKAGES,
     metric="agreement",
-    measures="1 less the mean distance by 10 % of the face",
+    measures="1 less the mean distance by the size of the face",
     load=load,
 )

@@ -22,6 +22,6 @@ NETWORK = Network(
     file="mediapipe/modules/iris_landmark/iris_landmark.tflite",
     data=faces.PACKAGES,
     metric="agreement",
-    measures="1 less the mean distance by 10 % of the picture",
+    measures="1 less the mean distance by the size of the picture",
     load=load,
 )

@@ -210,7 +210,7 @@ def test_cells_say_what_did_not_run() -> None:
     assert "ValueError: a \\| b" in tables.zoo_errors([failed])
 
 
-@pytest.mark.parametrize("shift, agreement", [(0.0, 1.0), (0.01, 0.9)])
+@pytest.mark.parametrize("shift, agreement", [(0.0, 1.0), (0.1, 0.9)])
 def test_points_agree_by_their_distance(shift: float, agreement: float) -> None:
     points = torch.rand(1, 4, 2)
     moved = points + torch.tensor([shift, 0.0])
