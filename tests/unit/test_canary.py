@@ -48,7 +48,8 @@ def test_failures_are_grouped_by_shim(canary: Any) -> None:
 @pytest.fixture
 def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another torch than micronpu was tested with, which lacks a name."""
-    monkeypatch.setattr(shim, "installed", lambda package: "2.99.1" if package == "torch" else SEEN[package] + ".9")
+    found, other = shim.installed, {"torch": "2.99.1"} | {p: f"{SEEN[p]}.9" for p in SEEN if p != "torch"}
+    monkeypatch.setattr(shim, "installed", lambda package: other.get(package) or found(package))
     monkeypatch.setattr("micronpu.cli.doctor.installed", shim.installed)
     monkeypatch.setattr("micronpu.cli.doctor.all_shims", lambda: (Shim("torch.nothing:at_all", "nothing works"),))
 
