@@ -107,6 +107,7 @@ def _on_data(
     context: typer.Context,
     model: str,
     data: tuple[str | None, str | None],
+    pictures: Pictures,
     target: str,
     quantization: Any,
     library: console.Library,
@@ -116,25 +117,31 @@ def _on_data(
 
     Args:
         data: inputs to measure on, and calibration inputs; None for those that measure.
+        pictures: the inputs to measure on, in place of the first.
         options: further arguments of ``judge``.
     """
     from micronpu.cli.files import load_calibration, load_with
+    from micronpu.cli.sources import load_data
     from micronpu.targets.registry import find_target
 
+    pictures.check(data[0], "--data")
     options |= {"options": chosen_options(context, find_target(target)), "quantization": quantization_of(quantization)}
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
-        rows, ranges = (None if i and d is None else list(load_calibration(d, loaded)) for i, d in enumerate(data))
+        rows = list(load_data(data[0], pictures, loaded))
+        ranges = None if data[1] is None else list(load_calibration(data[1], loaded))
         callback("load", 1.0)
         options |= {"example_inputs": loaded.examples, "callback": callback}
         return judge(loaded.module, rows, target, calibration=ranges, **options), loaded.name
 
 
 @console.guarded
+@console.takes(pictures=Pictures)
 def blame(
     context: typer.Context,
     model: FloatModel,
     data: MeasuredOn = None,
+    pictures: Pictures = NO_PICTURES,
     calibration: Ranges = None,
     target: Target = "",
     quantization: How = None,
@@ -149,21 +156,25 @@ def blame(
 
     report_json = console.checked_json_path(json, report_json)
     given, sort = (data, calibration), check_sort(sort)
-    found, _ = _on_data(micronpu.blame, context, model, given, target, quantization, library, sort=sort)
+    found, _ = _on_data(micronpu.blame, context, model, given, pictures, target, quantization, library, sort=sort)
     console.words(report_json).print(found)
     console.write_json(report_json, found.to_json())
 
 
 @console.guarded
+@console.takes(pictures=Pictures)
 def fix(
     context: typer.Context,
     model: FloatModel,
     data: MeasuredOn = None,
+    pictures: Pictures = NO_PICTURES,
     calibration: Ranges = None,
     target: Target = "",
     quantization: How = None,
     library: console.Library = None,
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit (wall-clock seconds).")] = 60.0,
+    budget: Annotated[
+        float, console.option("SECONDS", "Time limit (wall-clock seconds).", "--time-limit", "--budget", default="60")
+    ] = 60.0,
     output: Annotated[
         Path | None,
         console.option(
@@ -182,7 +193,7 @@ def fix(
     if output is not None:
         check_new_folder(output)
     given = data, calibration
-    found, name = _on_data(micronpu.fix, context, model, given, target, quantization, library, budget=budget)
+    found, name = _on_data(micronpu.fix, context, model, given, pictures, target, quantization, library, budget=budget)
     out = console.words(report_json)
     out.print(found)
     _write_choices(found, make_folder(output or Path()), f"micronpu compile {model} -t {target}", name, out)
@@ -201,6 +212,7 @@ def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Con
 
 
 @console.guarded
+@console.takes(pictures=Pictures)
 def advise(
     context: typer.Context,
     model: FloatModel,
@@ -212,6 +224,7 @@ def advise(
             default="`calibration` of the file",
         ),
     ] = None,
+    pictures: Pictures = NO_PICTURES,
     target: Target = "",
     quantization: How = None,
     library: console.Library = None,
@@ -223,14 +236,16 @@ def advise(
     debug: console.Debug = False,
 ) -> None:
     """Show where the time goes and what model changes would save (compiled, not retrained)."""
-    from micronpu.cli.files import load_calibration, load_with
+    from micronpu.cli.files import load_with
+    from micronpu.cli.sources import load_data
     from micronpu.targets.registry import find_target
 
+    pictures.check(calibration)
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
-        rows = load_calibration(calibration, loaded)
+        rows = load_data(calibration, pictures, loaded)
         callback("load", 1.0)
         found = micronpu.advise(
             loaded.module,

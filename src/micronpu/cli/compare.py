@@ -18,6 +18,7 @@ from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
+from micronpu.cli.sources import NO_PICTURES, Pictures
 
 if TYPE_CHECKING:
     from micronpu.cli.workers import Job, Task
@@ -29,6 +30,7 @@ FAILED = 1
 
 
 @console.guarded
+@console.takes(pictures=Pictures)
 def compare(
     model: Annotated[
         str,
@@ -52,6 +54,7 @@ def compare(
         str | None,
         console.option("DATA", "Calibration data, see `micronpu compile`.", default="`calibration` of the file"),
     ] = None,
+    pictures: Pictures = NO_PICTURES,
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
     metric: Annotated[str | None, console.option("NAME", "Metric, see `micronpu evaluate`.", default="top1")] = None,
@@ -86,6 +89,7 @@ def compare(
     from micronpu.report.shown import shown
     from micronpu.targets.registry import find_target
 
+    pictures.check(calibration)
     if (data is None) != (labels is None):
         raise OptionError("--data and --labels go together.", hint="both, or none")
     if metric is not None and labels is None:
@@ -104,7 +108,7 @@ def compare(
     targets = {find_target(name).name: name for name in reversed(names)}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     measured = tuple(_measured(path, list(targets)) for path in measurements or ())
-    task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured)
+    task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured, pictures)
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}
     left = [job for job in wanted if job not in known]
@@ -159,6 +163,8 @@ def _key(task: Task) -> str:
         path = Path(text.partition(":")[0]) if text else None
         if path is not None and path.is_file():
             digest.update(read_file(path))
+    for path in sorted(task.pictures.images.rglob("*")) if task.pictures.images is not None else ():
+        digest.update(str(path).encode() + (read_file(path) if path.is_file() else b""))
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.alternatives import Candidate
 from micronpu.report.texts import plural
 
@@ -26,6 +27,7 @@ class Task:
     Attributes:
         model: path/to/file.py:function or file.pt2.
         calibration: see `micronpu compile`, or None.
+        pictures: the calibration data in its place.
         data, labels, metric: of `micronpu evaluate`; None for no score.
         libraries: Python files that register custom operators.
         measurements: targets, each with its chip file with measurements.
@@ -38,6 +40,7 @@ class Task:
     metric: str | None = None
     libraries: tuple[str, ...] = ()
     measurements: tuple[tuple[str, str], ...] = ()
+    pictures: Pictures = NO_PICTURES
 
 
 Job = tuple[str, str]
@@ -51,12 +54,12 @@ class Worker:
         import torch
 
         from micronpu.cli.files import load_calibration, load_model, register
-        from micronpu.cli.sources import load_labels, load_metric
+        from micronpu.cli.sources import load_data, load_labels, load_metric
 
         torch.set_num_threads(1)  # one process per core
         register(task.libraries)
         self._model = load_model(task.model)
-        self._calibration = load_calibration(task.calibration, self._model).keep()
+        self._calibration = load_data(task.calibration, task.pictures, self._model).keep()
         self._data = list(load_calibration(task.data, self._model)) if task.data is not None else None
         self._labels = load_labels(task.labels) if task.labels is not None else None
         self._metric = load_metric(task.metric) if task.metric is not None else None

@@ -310,3 +310,16 @@ def test_deploy_compiles_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     again = run.invoke(app, ["compile", "model.py:net", "-t", "cortex-m55", "-o", "net.pte", "--deploy", "same"])
     assert again.exit_code == 0, again.output
     assert (folder / "out" / "model.pte").read_bytes() == (folder / "same" / "model.pte").read_bytes()
+
+
+def test_every_command_with_data_takes_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    run, rng = CliRunner(), np.random.default_rng(1)
+    for number in range(24):
+        Image.fromarray(rng.integers(0, 256, (8, 12, 3)).astype(np.uint8)).save(folder / "pictures" / f"{number}.png")
+    for command, more in {"blame": [], "fix": ["--time-limit", "1"], "advise": [], "compare": []}.items():
+        both = ["--data" if command in ("blame", "fix") else "--calibration", "x.npy"]
+        found = run.invoke(app, [command, "model.py:net", "-t", "cortex-m55", "--images", "pictures", *both])
+        assert found.exit_code == 1 and "both typical inputs" in " ".join(found.output.split()), found.output
+        found = run.invoke(app, [command, "model.py:net", "-t", "cortex-m55", "--images", "pictures", *more])
+        assert found.exit_code == 0, found.output
