@@ -14,7 +14,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console
 from micronpu.cli.options import Target, chosen_options
-from micronpu.cli.settings import How, quantization_of
+from micronpu.cli.settings import How, Labels, MetricName, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures
 
 if TYPE_CHECKING:
@@ -42,27 +42,13 @@ def evaluate(
     ] = None,
     pictures: Pictures = NO_PICTURES,
     library: console.Library = None,
-    labels: Annotated[
-        str | None,
-        console.option("FILE", "FILE.npy or FILE.npz:name with an entry for each row, or for each sequence."),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        console.option(
-            "NAME",
-            "top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a "
-            "number, of which more is better.",
-            default="top1 where there are labels",
-        ),
-    ] = None,
+    labels: Labels = None,
+    metric: MetricName = None,
     output: Annotated[int, typer.Option(metavar="NUMBER", help="Output of the model to evaluate.")] = 0,
     fast: Annotated[
         bool, typer.Option("--fast", help="Fast kernels, which may differ by one LSB from the bit-exact ones.")
     ] = False,
-    report_json: Annotated[
-        Path | None,
-        console.option("PATH", "Write the figures as JSON; - for standard output."),
-    ] = None,
+    report_json: console.ReportJson = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
@@ -147,7 +133,7 @@ def blame(
     quantization: How = None,
     library: console.Library = None,
     sort: Sort = "output",
-    report_json: Annotated[Path | None, console.option("PATH", "Write all layers as JSON; - for stdout.")] = None,
+    report_json: console.ReportJson = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
@@ -181,7 +167,7 @@ def fix(
             "DIR", "Folder for the settings files; created if missing.", "--output", "-o", default="the current folder"
         ),
     ] = None,
-    report_json: Annotated[Path | None, console.option("PATH", "Write all choices as JSON; - for stdout.")] = None,
+    report_json: console.ReportJson = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
@@ -228,10 +214,7 @@ def advise(
     target: Target = "",
     quantization: How = None,
     library: console.Library = None,
-    report_json: Annotated[
-        Path | None,
-        console.option("PATH", "Write hotspots and changes as JSON; - for standard output."),
-    ] = None,
+    report_json: console.ReportJson = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:

@@ -44,7 +44,7 @@ def calibrate(
         float | None, typer.Option("--clock-mhz", metavar="MHZ", help="Counter clock, if not in the log.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the result without writing it.")] = False,
-    report_json: Annotated[Path | None, console.option("PATH", "Write it as JSON, `-` for standard output.")] = None,
+    report_json: console.ReportJson = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:

@@ -18,6 +18,7 @@ from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
+from micronpu.cli.settings import Labels, MetricName
 from micronpu.cli.sources import NO_PICTURES, Pictures
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def compare(
     ] = None,
     pictures: Pictures = NO_PICTURES,
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
-    labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
-    metric: Annotated[str | None, console.option("NAME", "Metric, see `micronpu evaluate`.", default="top1")] = None,
+    labels: Labels = None,
+    metric: MetricName = None,
     measurements: Annotated[
         list[Path] | None,
         console.option("CHIP.toml", "Chip files of `micronpu calibrate`, for the times of these chips."),
@@ -70,9 +71,7 @@ def compare(
         console.option("DIR", "Store finished rows there; the same command resumes after an interrupt."),
     ] = None,
     json: console.Json = False,
-    report_json: Annotated[
-        Path | None, console.option("PATH", "Write the rows as JSON, `-` for standard output.")
-    ] = None,
+    report_json: console.ReportJson = None,
     report_html: Annotated[Path | None, console.option("PATH", "Write the table as a web page.")] = None,
     chart: Annotated[
         Path | None, console.option("PATH.svg", "Write time against SRAM as a picture.", "--chart")

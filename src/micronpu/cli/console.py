@@ -100,6 +100,7 @@ def takes(**made: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ReportJson = Annotated[Path | None, option("PATH", "Write the result as JSON; - for standard output.")]
 JsonInstead = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, messages to stderr.")]
 Library = Annotated[
     list[str] | None,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable
 from dataclasses import Field, fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,11 +67,11 @@ PANELS = {
 }
 """Panels of options that name none themselves, in --help-all."""
 USUAL = (
-    *("output", "target", "calibration", "images", "quantization", "io", "budget", "sparse", "deploy_to", "strict"),
-    *("require_full", "report_html", "json", "data", "labels", "metric", "folder", "chart"),
+    *("output", "target", "calibration", "images", "quantization", "io", "budget", "deploy_to", "strict", "json"),
+    *("require_full", "report_html", "data", "labels", "metric", "folder", "chart", "sparse"),
 )
 """Options that --help shows first if a command has more than it shows."""
-MOST = 14
+MOST = 11
 """Options that --help shows; those of the target's NPU come on top."""
 _ALL = "--help-all"
 
@@ -100,12 +100,24 @@ class Command(TyperCommand):
                 option.rich_help_panel = panels.get(option.name) if not hidden else None
             for option in hidden:
                 option.hidden = True
-            with _whole_names():
-                super().format_help(ctx, formatter)
+            formatter.width = max(shutil.get_terminal_size().columns - 1, 50)  # click's is 78 at most
+            self.rich_markup_mode = None  # boxes with four columns leave 22 letters for the text at 80 columns
+            super().format_help(ctx, formatter)
         finally:
             self.help = text
             for option in hidden:
                 option.hidden = False
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options by their panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in list[Any](self.get_params(ctx)):
+            title = "Arguments" if param.param_type_name == "argument" else param.rich_help_panel or "Options"
+            if (record := param.get_help_record(ctx)) is not None:
+                panels.setdefault(title, []).append(record)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def _target_of(args: list[str]) -> str:
@@ -142,34 +154,6 @@ def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
 def _unwrapped(text: str) -> str:
     """Return the text with each paragraph on one line, so that the terminal decides where lines end."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
-
-
-@contextmanager
-def _whole_names() -> Iterator[None]:
-    """Make columns of the help fold instead of cutting names: typer sets no widths, and rich shortens all columns
-    alike."""
-    from rich.table import Table
-    from rich.text import Text
-    from typer import rich_utils
-
-    class Whole(Table):
-        def add_row(self, *cells: Any, **settings: Any) -> None:
-            super().add_row(*cells, **settings)
-            for column, cell in zip(self.columns, cells, strict=False):
-                column.overflow = "fold"
-                for part in getattr(cell, "renderables", ()):  # help text with its default
-                    if isinstance(part, Text):
-                        part.overflow = "fold"
-                if isinstance(cell, Text) and cell.plain.startswith("-"):
-                    column.no_wrap = True
-
-    names = vars(rich_utils)
-    before = names["Table"]
-    names["Table"] = Whole
-    try:
-        yield
-    finally:
-        names["Table"] = before
 
 
 _KEY = "micronpu.options"
@@ -321,5 +305,5 @@ def _value(field: Field[Any], given: Any) -> Any:
 
 
 def _sentence(text: str) -> str:
-    """Return the text with a capital, and with brackets escaped for rich's markup."""
-    return (text[:1].upper() + text[1:]).replace("``", "`").replace("[", "\\[")
+    """Return the text with a capital."""
+    return (text[:1].upper() + text[1:]).replace("``", "`")

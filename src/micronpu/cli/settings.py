@@ -60,9 +60,8 @@ How = Annotated[
     list[str] | None,
     console.option(
         "int8|int16|auto|FILE.toml",
-        "Type of activations (weights are always int8), or a settings file as `micronpu fix` writes it. auto: int8 if "
-        "near float, otherwise the most accurate program in 1.1 times its time. Single settings may follow: "
-        "int16,equalize,activation_observer=mse; see docs/quantization.md.",
+        "Type of activations, or a settings file of `micronpu fix`. auto: int8 if near float, otherwise the most "
+        "accurate program in 1.1 times its time. Settings may follow: int16,equalize,activation_observer=mse.",
         default="auto; int8 with other settings",
     ),
 ]
@@ -122,6 +121,21 @@ def bytes_of(flag: str, text: str) -> int:
     return int(size)
 
 
+Labels = Annotated[
+    str | None,
+    console.option("FILE", "Labels of --data: FILE.npy or FILE.npz:name, an entry for each row, or for each sequence."),
+]
+MetricName = Annotated[
+    str | None,
+    console.option(
+        "NAME",
+        "top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a number, of "
+        "which more is better.",
+        default="top1 where there are labels",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Limits:
     """Options about budgets, one for each field."""
@@ -130,23 +144,15 @@ class Limits:
         list[str] | None,
         console.option(
             "NAME=LIMIT,...",
-            "Do not write a program that takes more ms, sram or flash (256K, 1.5M), or has less sqnr (dB), top1 "
-            "(agreement with the float model on held-out samples, 0 to 1) or accuracy (--metric on --data with "
-            "--labels), e.g. ms=5,sram=256K,top1=0.9.",
+            "Write no program that takes more ms, sram or flash, or has less sqnr (dB), top1 (agreement with float, 0 "
+            "to 1) or accuracy (--metric on --data with --labels): ms=5,sram=256K,top1=0.9.",
         ),
     ] = None
     data: Annotated[
         str | None, console.option("DATA", "Held-out samples; all calibration data are then used for calibration.")
     ] = None
-    labels: Annotated[str | None, console.option("FILE", "Labels of --data: FILE.npy or FILE.npz:name.")] = None
-    metric: Annotated[
-        str | None,
-        console.option(
-            "NAME",
-            "top1, auc, f1, mae, or file.py:function (outputs, labels), on the held-out samples or on --data, against "
-            "--labels or the float model's outputs.",
-        ),
-    ] = None
+    labels: Labels = None
+    metric: MetricName = None
 
     def _limits(self) -> dict[str, float]:
         """Return limits by the fields of `Budgets`, and the accuracy."""

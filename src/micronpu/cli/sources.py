@@ -35,7 +35,7 @@ _Images = Annotated[
     Path | None,
     console.option(
         "DIR",
-        "Folder of images as typical inputs, subfolders included; resized and centre-cropped to the input size.",
+        "Folder of images as typical inputs, resized and centre-cropped to the input size.",
     ),
 ]
 _Normalize = Annotated[
