@@ -245,7 +245,7 @@ def _output_edge(view: ProgramView, node: Node) -> Edge | None:
     dtype = getattr(value_of(node), "dtype", torch.float32)
     if dtype is not torch.float32:
         return None
-    edge = view.edge(node)
+    edge = None if is_quantize(node) else view.edge(node)
     if edge is None or view.constant(node.args[0]) is not None:
         raise ModelError(f"The output `{node.name}` is not quantized, so that it cannot be an integer.", hint=_HINT)
     return _known(edge, f"The output `{node.name}`")
