@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 from typing import Any
@@ -140,7 +141,13 @@ def zoo_summary(figures: list[Figures]) -> str:
     targets = [t for t in dict.fromkeys(r["target"] for r in figures) if t != "peer"]
     found = {t: counts(figures, t) for t in targets}
     keys = found[targets[0]] if targets else ()
-    return table(("", *(f"`{t}`" for t in targets)), ([k, *(found[t][k] for t in targets)] for k in keys))
+    text = table(("", *(f"`{t}`" for t in targets)), ([k, *(found[t][k] for t in targets)] for k in keys))
+    commits = Counter(r["commit"] for r in figures).most_common()
+    return f"{text}\n\nCommits that were measured: {', '.join(f'{c} ({plural(n)})' for c, n in commits)}."
+
+
+def plural(runs: int) -> str:
+    return f"{runs} run{'s' if runs > 1 else ''}"
 
 
 def _licence(network: Network) -> str:

@@ -200,6 +200,11 @@ def test_counts_say_what_they_are_of() -> None:
     assert found["CPU s by int8's, median"] == "2.0"
 
 
+def test_the_summary_names_targets_and_commits() -> None:
+    text = tables.zoo_summary([{**ROW, "commit": "aaaa"}, {**ROW, "precision": "int8", "commit": "bbbb"}])
+    assert "`corstone300`" in text and "aaaa (1 run), bbbb (1 run)" in text
+
+
 def test_cells_say_what_did_not_run() -> None:
     failed = {"network": "onet", "target": "corstone300", "precision": "int8", "error": "ValueError: a | b"}
     text = tables.of_target([ROW, failed], "corstone300")
