@@ -71,6 +71,8 @@ UNEVEN: Fact[float] = Fact("micronpu_uneven", 1.0)
 """Ratio of the sizes of large rows to small ones in a norm's operand, for any decomposition of the norm."""
 ROW_SIZE: Fact[float] = Fact("micronpu_row_size", 1.0)
 """Size of the largest row of a norm's operand in calibration."""
+KEEPS_INTEGERS: Fact[bool] = Fact("micronpu_keeps_integers", False)
+"""True for an operator of a quantized LiteRT file, whose own runtime defines the integers of the result."""
 DECIDED: Fact[str] = Fact("micronpu_decided", "")
 """Name of a cast that converts a boolean, computed on the core, to a number."""
 SIZE: Fact[Any] = Fact("micronpu_size", None)

@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.frontend.checks import hint_for
+from micronpu.frontend.facts import KEEPS_INTEGERS
 from micronpu.frontend.program import (
     Edge,
     ProgramView,
@@ -133,6 +134,10 @@ class QuantizedNode(NodeArguments):
             return ""
         kind = fused_kind(self._clamp)
         return "" if kind == "none" else kind
+
+    @property
+    def keeps_integers(self) -> bool:
+        return KEEPS_INTEGERS.of(self.node)
 
     def _given(self, operand: str) -> Any:
         return self.arguments.get(self._names.get(operand, operand))

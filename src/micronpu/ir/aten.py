@@ -48,6 +48,10 @@ class AtenNode(AtenArguments, Protocol):
     def activation(self) -> str:
         """Name of a clamp that follows directly, without requantization: "relu", "relu6", "relu_n1_to_1" or ""."""
 
+    @property
+    def keeps_integers(self) -> bool:
+        """True for an operator of a quantized file, whose own runtime defines the integers of the result."""
+
     def tensor(self, operand: str) -> Tensor:
         """An activation, quantized per tensor."""
 

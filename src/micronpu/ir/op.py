@@ -187,6 +187,8 @@ class Op(ABC):
     quantization: ClassVar[QuantizationRule]
     tosa_steps: ClassVar[Steps] = Steps()
     """Largest difference between the TOSA form and `reference`; 0 unless a subclass sets it."""
+    imprecise: ClassVar[str] = ""
+    """Reason why int8 results have a mean error of over 0.02 LSB, or over 2 % are not the nearest; "" if neither."""
     is_elementwise: ClassVar[bool] = False
     """True if each element of the result is a function of one element of the only operand."""
 

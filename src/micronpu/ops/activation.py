@@ -63,6 +63,7 @@ class LeakyRelu(Elementwise):
     slope: float = 0.01
 
     quantization = own_qparams()
+    imprecise = "LiteRT rounds twice, to half an LSB first; float models get `Prelu` instead"
 
     def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
@@ -109,12 +110,13 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor
     Args:
         integers: the slopes of a program that was quantized elsewhere, whose arithmetic must not change.
     """
+    rank, is_wide = len(x.shape), x.type.dtype is DType.INT16
     if integers is None and (slope == slope.flat[0]).all():
-        if slope.flat[0] >= 0:
+        # Both round twice: a leaky ReLU often to half an LSB first, a PReLU, which has products, to a small part of it.
+        if slope.flat[0] >= 0 and (is_wide or node.keeps_integers):
             return node.emit(LeakyRelu(float(np.float32(slope.flat[0]))), x, qparams=node.output)
         slope = slope.reshape(-1)[:1]
-    rank = len(x.shape)
-    if x.type.dtype is DType.INT16:
+    if is_wide:
         return _wide_rectifier(node, x, slope if slope.size == 1 else slope.reshape(-1, *(1,) * (rank - 2)))
     if slope.size == 1 or rank <= 2:
         return node.emit(Prelu(), x, integers or constant_like(node, slope, x.type), qparams=node.output)
@@ -133,6 +135,7 @@ class Prelu(Op):
     """
 
     quantization = own_qparams()
+    imprecise = "LiteRT has int8 slopes of one scale for all channels, which are not the nearest to small slopes"
 
     def infer(self, x: TensorType, slope: TensorType) -> TensorType:
         if slope.shape not in ((1,), (x.channels,)):

@@ -354,6 +354,7 @@ class AvgPool2d(_Pool):
     count_padding: bool = False
 
     quantization = AVERAGE
+    imprecise = "LiteRT rounds ties away from zero, and averages of few numbers are often ties"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))

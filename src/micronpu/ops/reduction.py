@@ -92,6 +92,7 @@ class Mean(Reduction):
     keep: bool = False
 
     quantization = AVERAGE
+    imprecise = "LiteRT rounds sums twice, that of eight numbers to a quarter of an LSB first"
     litert = "MEAN"
 
     def macs(self, y: TensorType, x: TensorType) -> int:

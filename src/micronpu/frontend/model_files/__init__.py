@@ -18,7 +18,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.facts import EXPORTED, FILE_FACTS, INTEGER_IO, NOT_COMPARED
+from micronpu.frontend.facts import EXPORTED, FILE_FACTS, INTEGER_IO, KEEPS_INTEGERS, NOT_COMPARED
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
@@ -102,6 +102,8 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
     runtime = partial(LiteRtRuntime, file, data, network.keys)
     module = _exported(network, examples, name)
     _verify(module, network, runtime if verify else None, calibration)
+    for node in module.graph.nodes if file.is_quantized else ():
+        KEEPS_INTEGERS.say(node, True)
     if file.is_quantized and file.has_integer_io:
         integer_io = to_integer_io(module, as_bytes=file.bytes)
         INTEGER_IO.say(module, integer_io)

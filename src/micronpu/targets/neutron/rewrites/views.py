@@ -6,7 +6,7 @@ import math
 
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.activation import Prelu
+from micronpu.ops.activation import LeakyRelu, Prelu
 from micronpu.ops.elementwise import Add, Mul
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
@@ -281,6 +281,23 @@ class PreluAsPicture(RewriteOf[Prelu]):
         return chain.finish(Reshape(y.shape), chain.cut(z, 3, 0, channels), y)
 
 
+class PreluOfOneSlope(RewriteOf[Prelu]):
+    """A PReLU with one slope as a leaky ReLU, which has any shape. Not exact: it rounds twice.
+
+    x[6,10] -> prelu(slope[1]) -> y        x -> leaky_relu -> y
+    """
+
+    name = "prelu_of_one_slope"
+    max_steps = 1
+
+    def replaced(self, node: Node, op: Prelu, chain: Chain) -> list[Node] | None:
+        (x, slope), y = node.inputs, node.output
+        if slope.data is None or slope.type.size > 1 or slope.data.item() < slope.type.zero_point:
+            return None
+        factor = (slope.data.item() - slope.type.zero_point) * slope.type.scale
+        return chain.result(chain.add(LeakyRelu(factor), x, qparams=y.type.qparams), y)
+
+
 VIEWS: tuple[Rewrite, ...] = (
     FlattenRows(),
     PadAsPicture(),
@@ -292,4 +309,5 @@ VIEWS: tuple[Rewrite, ...] = (
     AddRow(),
     HalveRows(),
     PreluAsPicture(),
+    PreluOfOneSlope(),
 )
