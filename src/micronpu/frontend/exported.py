@@ -26,7 +26,7 @@ from micronpu.frontend.functional import (
     without_taken_names,
 )
 from micronpu.frontend.program import is_conversion, overload_name
-from micronpu.frontend.run import Run, called
+from micronpu.frontend.run import Run, called, reveal_functions
 from micronpu.frontend.tensors import States, add_constant, copied, lift, states_of
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
@@ -210,6 +210,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
         )
     model = copied(quantized)
     set_training(model, False)
+    reveal_functions(model)
     try:
         _specialize(model, *examples)
     except MicroNpuError:

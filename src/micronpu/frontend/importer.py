@@ -8,6 +8,7 @@ the tensor between a quantize and its dequantizes, and an operator maps integers
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,8 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.ir.graph import Graph, GraphBuilder, Tensor
+from micronpu.frontend.run import written_function
+from micronpu.ir.graph import Graph, GraphBuilder, Origin, Tensor
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Op
 from micronpu.ir.registry import AtenImport
@@ -46,6 +48,7 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.clamps import clamp_bounds
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, TRANSPOSES, Transpose, order_of
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.tables.table import look_up
 
 
 def known_import(node: Node) -> AtenImport | None:
@@ -102,13 +105,15 @@ class NodeArguments:
 class QuantizedNode(NodeArguments):
     """An FX node whose tensors are quantized, as seen by importers (`micronpu.ir.aten.AtenNode`)."""
 
-    def __init__(self, importer: Importer, node: Node, entry: AtenImport, output: Edge, clamp: Node | None) -> None:
+    def __init__(
+        self, importer: Importer, node: Node, entry: AtenImport | None, output: Edge, clamp: Node | None = None
+    ) -> None:
         super().__init__(node)
         self._importer = importer
-        self._names = dict(entry.arguments)
+        self._names = dict(entry.arguments) if entry is not None else {}
         self._output = output
         self._clamp = clamp
-        self._origin = origin_of(node).joined(origin_of(clamp)) if clamp is not None else origin_of(node)
+        self.origin = origin_of(node).joined(origin_of(clamp)) if clamp is not None else origin_of(node)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,12 +148,12 @@ class QuantizedNode(NodeArguments):
         return self.arguments.get(self._names.get(operand, operand))
 
     def tensor(self, operand: str) -> Tensor:
-        return self._activation(self._given(operand))
+        return self.activation_of(self._given(operand))
 
     def tensors(self, operand: str) -> list[Tensor]:
-        return [self._activation(n) for n in self._given(operand)]
+        return [self.activation_of(n) for n in self._given(operand)]
 
-    def _activation(self, source: Any) -> Tensor:
+    def activation_of(self, source: Any) -> Tensor:
         """Return an operand. All operands and the result have the same dtype."""
         tensor = self._importer.activation(source, self.node)
         if tensor.type.dtype is not self._output.dtype:
@@ -178,7 +183,7 @@ class QuantizedNode(NodeArguments):
         return self._importer.float_constant(self._given(operand), self.node)
 
     def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
-        return self._importer.builder.emit(op, *inputs, qparams=qparams, origin=self._origin)
+        return self._importer.builder.emit(op, *inputs, qparams=qparams, origin=self.origin)
 
     def constant(self, data: npt.ArrayLike, type: TensorType) -> Tensor:
         return self._importer.builder.constant(data, type)
@@ -334,8 +339,13 @@ class Importer:
         previous = node.args[0] if node.args else None
         if isinstance(previous, Node) and clamp_behind(previous) is node:
             head, clamp = previous, node
-        entry = import_of(head)
-        y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
+        if (written := written_function(self.view, node, head)) is not None:
+            given = QuantizedNode(self, node, None, edge)
+            given.origin = functools.reduce(Origin.joined, map(origin_of, written.nodes))
+            y = look_up(given, given.activation_of(written.reads[0]), written.function, edge.qparams)
+        else:
+            entry = import_of(head)
+            y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
         y = self._with_qparams(y, edge, reader)
         self.values[node] = y
         return y

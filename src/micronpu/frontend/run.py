@@ -6,22 +6,43 @@
 
 A step computes a node from the values of its operands.  Other steps than those of `step_of` give the same graph another
 arithmetic: without observers, without rounding, or with values that are not known.
+
+Several operators that read one tensor and numbers, each element alone, are a function of one element, which a table
+computes at once.  What the function is, is evaluated: no operator is known by name.
+
+    x ── sigmoid ── mul ── y        x ── elementwise ── y
+    └────────────────┘
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
-from micronpu.frontend.program import aten_overload
-from micronpu.frontend.tensors import read
-from micronpu.upstream.torch import schema_of
+from micronpu.frontend.program import (
+    CASTS,
+    ProgramView,
+    aten_overload,
+    integers_behind,
+    is_random,
+    overload_name,
+    overload_of,
+    value_of,
+)
+from micronpu.frontend.tensors import add_constant, read
+from micronpu.ir.lowering import facts_of
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.tables.table import is_near, wide_table_entries
+from micronpu.upstream.torch import FakeTensor, schema_of
 
 Values: TypeAlias = dict[Node, Any]
 Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
@@ -195,3 +216,173 @@ def evaluate(module: GraphModule, value: Any) -> Any:
 
 def _detached(node: Node, value: Any, _: Mapping[Node, Any]) -> Any:
     return value.detach() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
+
+
+# ---------------------------------------------------------------- functions of one element
+
+Steps: TypeAlias = tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
+"""Overload, arguments and keyword arguments of each operator; "%0" is the operand, "%n" the result of the n-th."""
+Reals: TypeAlias = npt.NDArray[Any]
+
+_GRID, _FARTHEST, _HALVINGS = 4096, 64.0, 44
+"""Elements at which a function is examined on each side of 0, least magnitude of the last one, and halvings of their
+distances, which are then near the resolution of float64."""
+_JUMP = 1e-6
+"""Least difference of two elements at almost no distance, relative to the results, that is a jump."""
+_LSB_INT16, _STEEP = 3, 1.6
+"""Largest error in LSB of an interpolated table, 2 for a line, and largest slope in LSB per LSB, 1 for a line."""
+
+
+def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[float], Any]) -> Any:
+    """Return the result of a function; numbers in place of tensors become tensors."""
+    values = {"%0": x}
+    for index, (name, args, kwargs) in enumerate(steps, 1):
+        overload = overload_of(name)
+        types = [str(argument.type) for argument in schema_of(overload).arguments]
+        known = [values.get(a, a) if isinstance(a, str) else a for a in args]
+        given = [tensor(a) if isinstance(a, float) and t == "Tensor" else a for a, t in zip(known, types, strict=False)]
+        values[f"%{index}"] = call(overload, given, kwargs)
+    return values[f"%{len(steps)}"]
+
+
+def elementwise(x: torch.Tensor, steps: Steps) -> torch.Tensor:
+    """Compute a function; the target of a node that is observed as one operator."""
+    tensor = functools.partial(torch.tensor, dtype=x.dtype)
+    result: torch.Tensor = _computed(x, steps, lambda overload, args, kwargs: overload(*args, **kwargs), tensor)
+    return result
+
+
+def reveal_functions(model: GraphModule) -> None:
+    """Write the operators of all functions again, in place; the last one keeps name and place of the function."""
+    found: list[Any] = [n for n in model.graph.nodes if n.target is elementwise]
+    for node in found:
+        x, steps = node.args
+        new = functools.partial(_written, model, node)
+        last = _computed(x, steps, new, lambda a, n=node: add_constant(model, n, torch.tensor(a), "number"))
+        node.target, node.args, node.kwargs = last.target, last.args, last.kwargs
+        model.graph.erase_node(last)
+    if found:
+        model.recompile()
+
+
+def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
+    with model.graph.inserting_before(node):
+        made = model.graph.call_function(overload, tuple(args), dict(kwargs))
+    made.meta = {key: known for key, known in node.meta.items() if key not in ("val", "from_node")}
+    if isinstance(value := node.meta.get("val"), FakeTensor):
+        with value.fake_mode:
+            made.meta["val"] = overload(*torch.fx.map_arg(args, value_of), **kwargs)
+    return made
+
+
+def is_pointwise(node: Node) -> bool:
+    """Return True if each result of an operator is a function of one element of each operand, for all that is known."""
+    overload, value, name = aten_overload(node), value_of(node), overload_name(node)
+    if overload is None or not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bool):
+        return False
+    is_one = torch.Tag.pointwise in overload.tags or facts_of(name).elementwise or name in CASTS
+    return is_one and not schema_of(overload).is_mutable and not is_random(node)
+
+
+def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], Any]) -> Steps:
+    """Return the steps from operands, which all are the same tensor, to the last member.
+
+    Args:
+        members: operators in the order of the program.
+        number: returns the number that another operand is.
+    """
+    places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
+    args = [tuple(places.get(a, number(a)) if isinstance(a, Node) else a for a in node.args) for node in members]
+    return tuple((overload_name(node), given, dict(node.kwargs)) for node, given in zip(members, args, strict=True))
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of one element, computed in float64."""
+
+    steps: Steps
+
+    def __call__(self, reals: npt.ArrayLike) -> Reals:
+        with torch.no_grad():
+            result = elementwise(torch.from_numpy(np.array(reals, np.float64)), self.steps)
+        return result.numpy()
+
+    def is_smooth(self) -> bool:
+        """Return True if the function is finite and has no jumps, so that qparams need not know where they are."""
+        numbers = [4 * abs(float(a)) for _, args, _ in self.steps for a in args if isinstance(a, (int, float))]
+        side = np.linspace(1.0, max(_FARTHEST, *numbers, 0.0), _GRID)
+        side = np.concatenate([np.geomspace(1e-9, 1.0, _GRID // 4)[:-1], side])
+        every = np.concatenate([-side[::-1], [0.0], side])
+        low, high = every[:-1], every[1:]
+        with np.errstate(all="ignore"):
+            first, last = self(low), self(high)
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                value = self(middle)
+                is_left = np.abs(value - first) >= np.abs(last - value)
+                high, last = np.where(is_left, middle, high), np.where(is_left, value, last)
+                low, first = np.where(is_left, low, middle), np.where(is_left, first, value)
+            return bool((np.abs(last - first) < _JUMP * (1.0 + np.abs(first) + np.abs(last))).all())
+
+    def is_smooth_in_int16(self) -> bool:
+        """Return True if a table of int16 numbers, which is interpolated, is as near as operators, in ranges to 16.
+
+        If calibration sees less of a steep function than the table has, it is steeper in LSB, and less accurate.
+        """
+        for reach in 2.0 ** np.arange(-3, 5):
+            results = self(np.linspace(-reach, reach, _GRID))
+            scale, step = reach / 2**15, float(np.abs(results).max()) / 2**15
+            if not np.abs(np.diff(results)).max() <= _STEEP * step * 2**16 / _GRID or not step:
+                return False
+            x, y = TensorType((1,), DType.INT16, QParams.per_tensor(scale, 0)), QParams.per_tensor(step, 0)
+            in_lsb = functools.partial(self._in_lsb, scale, step)
+            if not is_near(in_lsb, wide_table_entries(self, x, y), _LSB_INT16):
+                return False
+        return True
+
+    def _in_lsb(self, scale: float, step: float, numbers: Reals) -> Reals:
+        return np.asarray(self(numbers * scale) / step)
+
+
+class WrittenFunction(NamedTuple):
+    """A function in a quantized program: nodes that dequantize its operand, its operators, and what they compute."""
+
+    reads: Sequence[Node]
+    nodes: Sequence[Node]
+    function: Function
+
+
+def written_function(view: ProgramView, end: Node, head: Node) -> WrittenFunction | None:
+    """Return the function from one dequantized tensor to a float; None if it is none, or if one operator computes it.
+
+    Args:
+        head: the operator, of which ``end`` is the result or a fused clamp.
+    """
+
+    def is_read(node: Node) -> bool:
+        return (integers := integers_behind(node)) is not node and view.constant(integers) is None
+
+    def number(node: Node) -> float | None:
+        known = view.constant(node)
+        return float(known) if known is not None and known.numel() == 1 and known.is_floating_point() else None
+
+    if all(is_read(n) or view.constant(n) is not None for n in head.all_input_nodes):
+        return None
+    reads, found, waiting = set[Node](), set[Node](), [end]
+    while waiting:
+        node = waiting.pop()
+        if node in found or node in reads or number(node) is not None:
+            continue
+        if value_of(node) is None or value_of(node).shape != value_of(end).shape:
+            return None
+        if is_read(node):
+            reads.add(node)
+        elif is_pointwise(node):
+            found.add(node)
+            waiting += node.all_input_nodes
+        else:
+            return None
+    if len({n.args for n in reads}) != 1:
+        return None
+    nodes = sorted(found)
+    return WrittenFunction(sorted(reads), nodes, Function(steps_of([*reads], nodes, number)))

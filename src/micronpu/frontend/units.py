@@ -14,6 +14,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
 from micronpu.frontend.importer import GraphPiece, clamp_behind, import_of, import_piece, known_import
 from micronpu.frontend.program import ProgramView, arguments, is_compute, overload_name, value_of
+from micronpu.frontend.run import WrittenFunction, written_function
 from micronpu.ops import facts
 from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.ops.softmax import ATTENTION
@@ -25,12 +26,13 @@ class Unit:
 
     Attributes:
         view: the program.
-        head: the operator; None for a dequantize directly before a quantize.
+        head: the operator, of a function the last one; None for a dequantize directly before a quantize.
         body: operator, fused clamp and unpacking, in execution order.
         quantizes: quantize nodes of the result.
         reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
         dequantizes: nodes between ``reads`` and ``body``.
         constants: dequantizes and transposes of constants.
+        function: of one element, which the operators of the body compute, or None.
     """
 
     view: ProgramView
@@ -40,6 +42,7 @@ class Unit:
     reads: list[Node] = field(default_factory=list)
     dequantizes: list[Node] = field(default_factory=list)
     constants: list[Node] = field(default_factory=list)
+    function: WrittenFunction | None = None
 
     @property
     def anchor(self) -> Node:
@@ -53,12 +56,12 @@ class Unit:
     @property
     def moves_only(self) -> bool:
         entry = known_import(self.head) if self.head is not None else None
-        return self.head is None or (entry is not None and entry.moves_only)
+        return self.function is None and (self.head is None or (entry is not None and entry.moves_only))
 
     @functools.cached_property
     def imported(self) -> GraphPiece | UnsupportedError:
         """Its graph, or the error why it cannot be expressed."""
-        if self.head is not None:
+        if self.head is not None and self.function is None:
             try:
                 import_of(self.head)
             except UnsupportedError as error:
@@ -118,7 +121,11 @@ def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
     if isinstance(previous, Node) and clamp_behind(previous) is body[0]:
         body.insert(0, previous)
     unit = Unit(view, body[0] if body else None, body, [quantize])
-    for operand in body[0].all_input_nodes if body else [source]:
+    operands = body[0].all_input_nodes if body else [source]
+    if body and (function := written_function(view, source, body[0])) is not None:
+        unit = Unit(view, source, [*function.nodes], [quantize], function=function)
+        operands = [*function.reads]
+    for operand in operands:
         _add_operand(unit, operand)
     return unit
 

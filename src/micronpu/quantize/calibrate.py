@@ -20,6 +20,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
+from micronpu.frontend.run import reveal_functions
 from micronpu.frontend.tensors import KEY, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.calibration_cache import (
@@ -364,6 +365,7 @@ def finished(
         for name, module in prepared.items():
             convert_loops(module, _converted)
             made[name] = _converted(module)
+            reveal_functions(made[name])
             made[name].meta[KEY] = states_of(module)
     for name, module in made.items():
         integer_loops(module)

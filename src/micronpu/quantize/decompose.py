@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
-from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import add_constant, attribute, is_trained
@@ -26,8 +25,8 @@ from micronpu.ops.facts import NUMBERED
 from micronpu.ops.movement import DROPOUTS
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.slicing import CONCATENATIONS
-from micronpu.quantize.identities import function_before_fill, spelled_out
-from micronpu.quantize.nodes import batch_norm_behind, folded_batch_norm
+from micronpu.quantize.identities import function_before_fill, functions_to_tables, spelled_out
+from micronpu.quantize.nodes import can_fuse, takes_clamp
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.thresholds import MOST_FOLDED
@@ -53,6 +52,7 @@ def decompose(model: GraphModule, capabilities: Capabilities, disabled: Collecti
     apply(spelled_out, disabled, model, capabilities)
     clean(model, _walk(model, capabilities, disabled, early=True))
     apply(fold_constants, disabled, model)
+    apply(functions_to_tables, disabled, model, capabilities)
     apply(function_before_fill, disabled, model, capabilities)
     clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
     clean(model, _walk(model, capabilities, disabled, clamps))
@@ -246,9 +246,9 @@ def activation_before_concat(write: GraphWriter) -> Any:
     if not isinstance(concat, Node) or overload_name(concat) not in CONCATENATIONS or len(concat.users) != 1:
         return None
     parts, rest = concat.args[0], concat.args[1:]
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Node) for p in parts) or not _fuses(node):
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Node) for p in parts) or not can_fuse(node):
         return None
-    fusing = [_takes_clamp(part) for part in parts]
+    fusing = [takes_clamp(part) for part in parts]
     if not any(fusing) or fusing.count(False) > 1:
         return None
     bounds = node.args[1:]
@@ -256,22 +256,3 @@ def activation_before_concat(write: GraphWriter) -> Any:
     result = write(overload_name(concat), [made[part] for part in parts], *rest, **concat.kwargs)
     result.meta = dict(concat.meta)
     return result
-
-
-def _fuses(clamp: Node) -> bool:
-    """Return True if the clamp can be fused into operators."""
-    try:
-        fused_kind(clamp)
-    except UnsupportedError:
-        return False
-    return True
-
-
-def _takes_clamp(part: Any) -> bool:
-    """Return True if a clamp can be fused into the operator that computes a part."""
-    layer = part
-    if part.target is folded_batch_norm:  # in training, layer -> unfold -> batch norm
-        layer = part.args[0].args[0]
-        assert batch_norm_behind(layer) is part
-    entry = known_import(layer)
-    return entry is not None and entry.fuses and len(part.users) == 1

@@ -1,21 +1,24 @@
 """Rewrites of functions: spelled-out ones by the operator that computes them, and functions of masked values.
 
-1 / (1 + exp(-x)) in int8 is rounded three times, once as an exponential of any size; sigmoid(x) is rounded once.
+1 / (1 + exp(-x)) in int8 is rounded three times, once as an exponential of any size; sigmoid(x) is rounded once.  On
+devices with tables any operators that compute a function of one element become one value with its own qparams.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
+from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
+from micronpu.frontend.importer import clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
-from micronpu.frontend.run import called
-from micronpu.frontend.tensors import attribute, is_trained, number
+from micronpu.frontend.run import Function, Steps, called, elementwise, is_pointwise, steps_of
+from micronpu.frontend.tensors import attribute, constant_nodes, is_trained, number
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops.comparisons import CHOICES, FILLS
@@ -23,7 +26,7 @@ from micronpu.ops.elementwise import EXTREMA, MAXIMA
 from micronpu.ops.facts import HANDING_ON, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
-from micronpu.quantize.nodes import form_of, line_of, power_of
+from micronpu.quantize.nodes import can_fuse, form_of, line_of, power_of, takes_clamp
 from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN, SATURATING
 from micronpu.quantize.writer import GraphWriter, clean, switchable
 
@@ -230,7 +233,7 @@ def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
     if math.isnan(end) or (abs(end) >= INFINITE and line_of(model, node) is None):
         return False
     write = GraphWriter(model, node, able, {})
-    computed = write(overload_name(node), *map_arg(node.args, lambda _: fill.x), **node.kwargs)
+    computed = write.again(fill.x)
     made = fill.write(write, computed, end)
     node.replace_all_uses_with(made)
     model.graph.erase_node(node)
@@ -263,7 +266,7 @@ def _infinite_pad(node: Node) -> bool:
 
 def _is_function(model: GraphModule, node: Node) -> bool:
     """Return True if a node is a function of one float, with numbers as further operands."""
-    is_one = facts_of(overload_name(node)).elementwise or line_of(model, node) is not None
+    is_one = node.target is elementwise or facts_of(overload_name(node)).elementwise or line_of(model, node) is not None
     return is_one and is_float32(node) and len(node.all_input_nodes) == 1
 
 
@@ -302,6 +305,101 @@ def _uniform(model: GraphModule, x: Any) -> float | None:
         return None
     first = known.flatten()[0]
     return float(first) if bool((known == first).all()) else None
+
+
+# ---------------------------------------------------------------- functions of one element
+
+
+@switchable
+def functions_to_tables(model: GraphModule, able: Capabilities) -> bool:
+    """x * sigmoid(x), x * relu6(x + 3) / 6, x * x * x and the like -> one function of an element, so one table
+
+    For any operators that compute each element from one element of a tensor and from numbers, on devices with tables.
+    Functions with jumps, or without finite values, stay: qparams of their intermediate values depend on where.  So do
+    those in int16 of which a table, which is interpolated, is less accurate.
+    """
+    return able.tables and _Functions(model).write()
+
+
+class _Functions:
+    """The functions of a program.
+
+    Attributes:
+        sources: the tensor that each member of a function is computed from.
+    """
+
+    def __init__(self, model: GraphModule) -> None:
+        self._model = model
+        self.sources: dict[Node, Node] = {}
+        self._constants = constant_nodes(model)
+        for node in model.graph.nodes:
+            if (source := self._source(node)) is not None:
+                self.sources[node] = source
+
+    def _source(self, node: Node) -> Node | None:
+        """Return the tensor of which each result is a function of one element; None if there are several, or none."""
+        if node in self._constants or not is_pointwise(node) or _is_marked(node):
+            return None
+        read = [n for n in node.all_input_nodes if _fixed(self._model, n) is None]
+        found = {self.sources.get(n, n) for n in read}
+        if len(found) != 1:
+            return None
+        (source,) = found
+        value, own = source.meta.get("val"), node.meta["val"]
+        if source in self._constants or not is_float32(source) or value is None or value.shape != own.shape:
+            return None
+        if any(n in self.sources and SETTING.of(n) != SETTING.of(node) for n in read):
+            return None
+        is_fused = source in read and takes_clamp(source) and can_fuse(node)
+        return None if is_fused else source
+
+    def write(self) -> bool:
+        """Replace each member that others read by its function; return True if there is any."""
+        found: dict[Node, Steps] = {}
+        known: dict[str, bool] = {}
+        for end, source in self.sources.items():
+            is_read = any(self.sources.get(user) is not source for user in end.users)
+            members = self._members(end) if is_read and is_float32(end) else []
+            if self._is_better(members):
+                steps = steps_of([source], members, partial(_fixed, self._model))
+                is_wide = any(c is not None and c.activations == "int16" for c in SETTING.of(end))
+                if (key := f"{is_wide}{steps}") not in known:
+                    function = Function(steps)
+                    known[key] = function.is_smooth() and (not is_wide or function.is_smooth_in_int16())
+                if known[key]:
+                    found[end] = steps
+        for end, steps in found.items():
+            end.target, end.args, end.kwargs = elementwise, (self.sources[end], steps), {}
+        return bool(found)
+
+    def _members(self, end: Node) -> list[Node]:
+        """Return the operators from the tensor to a member, in the order of the program."""
+        found, waiting = set[Node](), [end]
+        while waiting:
+            node = waiting.pop()
+            if node not in found and node in self.sources:
+                found.add(node)
+                waiting += [n for n in node.all_input_nodes if n is not self.sources[node]]
+        return sorted(found)
+
+    def _is_better(self, members: list[Node]) -> bool:
+        """Return True for a function that takes several operators, of which one is not linear."""
+        inside = set(members)
+        costs = [n for n in members if not _is_free(n, inside)]
+        return len(costs) > 1 and any(line_of(self._model, n) is None for n in costs)
+
+
+def _is_marked(node: Node) -> bool:
+    """Return True for an operator that stays in float, or whose result a rewrite gave a meaning."""
+    marks = (QPARAMS.of(node)[0], KEPT_OR_ZERO.of(node), SIGN_COUNTS.of(node), DECIDED.of(node))
+    return IN_FLOAT.of(node) or SETTING.of(node) == (None,) or node.name in marks
+
+
+def _is_free(node: Node, inside: set[Node]) -> bool:
+    """Return True for an operator that returns its operand, or is fused into another one of a function."""
+    entry, before = known_import(node), node.args[0]
+    is_fused = isinstance(before, Node) and before in inside and clamp_behind(before) is node and can_fuse(node)
+    return is_fused or (entry is not None and entry.moves_only)
 
 
 # ---------------------------------------------------------------- magnitudes

@@ -14,13 +14,13 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
-from micronpu.frontend.importer import NodeArguments, known_import
+from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
-from micronpu.frontend.run import called
+from micronpu.frontend.run import called, elementwise
 from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
-from micronpu.ir.op import QuantizationRule
+from micronpu.ir.op import QuantizationRule, own_qparams
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.window import Activation
 from micronpu.ops import facts
@@ -160,6 +160,12 @@ class _Reader:
             with contextlib.suppress(UnsupportedError):  # of numbers that are computed at run time: it stays in float
                 self._read_rule(entry, given)
 
+    def read_function(self) -> None:
+        """State the facts about a function that several operators compute, see `micronpu.quantize.identities`."""
+        value = self.value
+        value.is_known = value.is_supported = True
+        value.rule, value.quantized, value.result = own_qparams(), value.operands, value
+
     def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
         value = self.value
         if value.is_clamp:
@@ -222,6 +228,8 @@ class NodeValues(Values):
         for reader in readers:
             if reader.overload:
                 reader.read_facts(self.able)
+            elif reader.node.target is elementwise:
+                reader.read_function()
         states = [
             State(s.name, self.of[old], self.of[new], s.initial.dtype is torch.float32, str(origin_of(new).source))
             for s, old, new in state_ends(model)
@@ -305,3 +313,28 @@ def reveal(model: GraphModule) -> None:
         node.target = overload_of(BATCH_NORM)
     if hidden:
         model.recompile()
+
+
+# ---------------------------------------------------------------- fused clamps
+
+
+def can_fuse(clamp: Node) -> bool:
+    """Return True if a node is a clamp that can be fused into operators."""
+    entry = known_import(clamp)
+    if entry is None or not entry.is_activation:
+        return False
+    try:
+        fused_kind(clamp)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def takes_clamp(x: Any) -> bool:
+    """Return True if a clamp can be fused into the operator that computes a value, which nothing else reads."""
+    layer = x
+    if x.target is folded_batch_norm:  # in training, layer -> unfold -> batch norm
+        layer = x.args[0].args[0]
+        assert batch_norm_behind(layer) is x
+    entry = known_import(layer)
+    return entry is not None and entry.fuses and len(x.users) == 1

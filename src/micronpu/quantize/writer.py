@@ -106,6 +106,11 @@ class GraphWriter(NodeArguments):
         data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
         return add_constant(self.model, before or self.node, _tensor(data), "constant")
 
+    def again(self, x: Node) -> Node:
+        """Append the call of the operator to replace for another operand."""
+        args = torch.fx.map_arg(self.node.args, lambda _: x)
+        return self._write(self.node.target, args, dict(self.node.kwargs), self._place, self.node)
+
     def kept(self) -> Node:
         self._place = self.node.next
         return self.node

@@ -226,9 +226,13 @@ def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> t
     return tuple(parts)
 
 
-def is_near(function: RealFunction, entries: npt.ArrayLike) -> bool:
-    """True if one table approximates a function of int16 numbers; arguments as in `parts_of`."""
-    return _off((TablePart(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
+def is_near(function: RealFunction, entries: npt.ArrayLike, most: float = NEAR) -> bool:
+    """True if one table approximates a function of int16 numbers; arguments as in `parts_of`.
+
+    Args:
+        most: largest error, in LSB.
+    """
+    return _off((TablePart(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= most
 
 
 def _wanted(function: RealFunction) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
