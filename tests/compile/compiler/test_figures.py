@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from functools import cache
@@ -70,6 +71,17 @@ def test_scales_of_the_io(io):
     assert (y.scale, y.zero_point) == (1 / 256, -128)
     largest = max(float(b[0].abs().max()) for b in batches((image(),)))
     assert largest / 130 < x.scale < 2 * largest / 250
+
+
+def test_scales_of_integers_that_the_users_module_returns():
+    module = copy.deepcopy(compiled("imxrt700").quantized)
+    output = module.graph.output_node()
+    (result,) = output.all_input_nodes
+    output.args = ((result.args[0],),)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    (y,) = micronpu.compile(module, (image(),), "imxrt700", verify=False).report.outputs
+    assert (y.dtype, y.scale, y.zero_point) == ("int8", 1 / 256, -128)
 
 
 def test_scales_of_operations():
