@@ -257,12 +257,15 @@ def reveal_functions(model: GraphModule) -> None:
     found: list[Any] = [n for n in model.graph.nodes if n.target is elementwise]
     for node in found:
         x, steps = node.args
-        new = functools.partial(_written, model, node)
-        last = _computed(x, steps, new, lambda a, n=node: add_constant(model, n, torch.tensor(a), "number"))
+        last = _computed(x, steps, functools.partial(_written, model, node), functools.partial(_stored, model, node))
         node.target, node.args, node.kwargs = last.target, last.args, last.kwargs
         model.graph.erase_node(last)
     if found:
         model.recompile()
+
+
+def _stored(model: GraphModule, node: Node, number: float) -> Node:
+    return add_constant(model, node, torch.tensor(number), "number")
 
 
 def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
