@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -74,11 +75,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return twin
 
 
-@pytest.fixture
-def linear(here, monkeypatch):
-    """(program for silicon, its twin, the twin's file)"""
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[tuple[CompiledProgram, ...]]:
+    """A program for silicon, and its twin; no test changes them."""
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
-    silicon, twin = pair(network, torch.randn(1, 8), monkeypatch=monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        yield pair(network, torch.randn(1, 8), monkeypatch=patch)
+
+
+@pytest.fixture
+def linear(here, compiled, monkeypatch):
+    """(program for silicon, its twin, the twin's file)"""
+    monkeypatch.syspath_prepend(STAND_IN_SDK)
+    silicon, twin = compiled
     return silicon, twin, here(twin)
 
 
