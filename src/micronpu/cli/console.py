@@ -8,9 +8,11 @@ import functools
 import inspect
 import io
 import json
+import math
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""
 
+_CPU_SECONDS = 20.0
+"""CPU seconds between two lines of progress if the output is no terminal."""
 PLAIN_WIDTH = 120
 """Columns if the output is no terminal, so that tables are not cut in a file or a log."""
 
@@ -225,10 +229,10 @@ def at_work(name: str) -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
-    """Return a progress callback that shows steps on a terminal; without one, or with ``--quiet``, it shows nothing."""
+    """Return a progress callback: a bar on a terminal, a line now and then without one, nothing with ``--quiet``."""
     console = errors()
     if _quiet or not console.is_terminal:
-        yield lambda name, part: None
+        yield _log(console, math.inf if _quiet else _CPU_SECONDS)
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -242,6 +246,19 @@ def progress() -> Iterator[ProgressCallback]:
             bar.update(tasks[name], completed=part)
 
         yield notify
+
+
+def _log(console: Console, interval: float) -> ProgressCallback:
+    """Return a progress callback that prints a line per interval in CPU seconds, the same lines on a busy machine."""
+    last = time.process_time()
+
+    def notify(name: str, part: float) -> None:
+        nonlocal last
+        if (now := time.process_time()) - last >= interval:
+            last = now
+            console.print(Text(f"{STEPS.get(name, name)}: {part:.0%}"), soft_wrap=True)
+
+    return notify
 
 
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:

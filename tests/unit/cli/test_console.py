@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from micronpu.cli import console
+
 PRINTS_AND_WRITES = """
 import sys
 from pathlib import Path
@@ -27,3 +31,24 @@ def test_a_reader_that_goes_away_stops_no_writing(tmp_path: Path) -> None:
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "model.pte").read_text() == "written"
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(False, ["Choosing the precision: 40%", "Running: 0%"]), (True, [])])
+def test_long_work_shows_lines_without_a_terminal(
+    quiet: bool, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each twenty CPU seconds, on standard error; a short command prints none."""
+    clock = [100.0]
+    monkeypatch.setattr("time.process_time", lambda: clock[0])
+    monkeypatch.setattr(console, "_quiet", quiet)
+    with console.progress() as notify:
+        for name, part, clock[0] in (
+            ("export", 1.0, 101.0),
+            ("choose", 0.2, 119.9),
+            ("choose", 0.4, 120.0),
+            ("choose", 0.9, 139.0),
+            ("run", 0.0, 151.0),
+        ):
+            notify(name, part)
+    out, errors = capsys.readouterr()
+    assert out == "" and errors.splitlines() == lines
