@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import warnings
@@ -21,7 +20,7 @@ from micronpu.frontend.program import is_quantize
 from micronpu.frontend.units import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
-from micronpu.quantize.running import DequantizedReference, rounded, run_recordings
+from micronpu.quantize.running import DequantizedReference, run_recordings
 from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.verify import judge
 from micronpu.verify.sensitivity import Fidelity, Path, RoundedValue, Sensitivity
@@ -250,11 +249,10 @@ def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
     dequantized, exact = DequantizedReference(module), []
     for row in given:
         exact.append(dequantized.outputs(dequantized.exact(row)))
+    rounded = {layer.quantize: layer.edge.rounded for layer in dequantized.layers}
     for value in sensitivity.ordered():
-        found = [
-            dequantized.outputs(dequantized.exact(row, {value.quantize: functools.partial(rounded, value.quantize)}))
-            for row in given
-        ]
+        rounding = {value.quantize: rounded[value.quantize]}
+        found = [dequantized.outputs(dequantized.exact(row, rounding)) for row in given]
         assert sensitivity.alone(value) == sum(Fidelity.of(exact, found).shares) > 0
 
 
