@@ -3,7 +3,7 @@ them.
 
     python -m benchmarks.zoo --fetch
 
-They go below `$MICRONPU_ZOO`, without that variable below `build/zoo`: 320 MB of files, 1 GB unpacked. A file whose
+They go below `$MICRONPU_ZOO`, without that variable below `build/zoo`: 300 MB of files, 450 MB unpacked. A file whose
 SHA-256 differs is refused. The licence of a package need not cover what its weights were trained on, nor every
 picture in it.
 """
