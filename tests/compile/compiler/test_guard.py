@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.quantize.running import DequantizedReference, noise
 from micronpu.report.delegation import DelegationReport
 from micronpu.verify import guard, thresholds
@@ -64,6 +65,13 @@ def compiled(model: nn.Module, data: list[Any], target: str = TARGETS[0], **opti
         return micronpu.compile(model.eval(), data[0], target, calibration=data, **options)
 
 
+def apart() -> EthosUQuantizer:
+    """A quantizer of int8 that computes no chain of operators as one table, in which no error is left to find."""
+    quantizer = EthosUQuantizer(EthosUOptions("ethos-u55-128"))
+    quantizer.disabled_rewrites = frozenset({"functions_to_tables"})
+    return quantizer
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_near_has_no_warning(target):
     assert compiled(Net(), rows(1, 3, 8, 8), target, verify=micronpu.Verification(strict=True)).report.warnings == ()
@@ -93,7 +101,7 @@ def test_the_operator_of_a_large_network_is_found_among_worse_ones_that_do_not_c
             return (x.sin() + 90.0).neg() + 90.0 + 1e-6 * z
 
     monkeypatch.setattr(thresholds, "BLAME_WORK", 0)
-    (warning,) = compiled(Offset(), rows(1, 64), "corstone300").report.warnings
+    (warning,) = compiled(Offset(), rows(1, 64), "corstone300", quantization=apart()).report.warnings
     assert warning.operator in ("add", "neg") and re.search("own result is at [56]", warning.what)
 
 
@@ -488,7 +496,7 @@ def test_a_cause_before_the_model_comes_first_with_what_the_rest_reaches():
     data = [torch.randn(1, 64, generator=torch.Generator().manual_seed(i)) for i in range(24)]
     with pytest.warns(micronpu.AccuracyWarning):
         report = micronpu.compile(
-            Spectrum().eval(), data[0], "ethos-u55-128", calibration=data, quantization="int8"
+            Spectrum().eval(), data[0], "ethos-u55-128", calibration=data, quantization=apart()
         ).report
     assert report.warnings[0].rule == "int8-power"
     rest = float(report.warnings[0].what.rsplit("the output is ", 1)[1].split(" dB")[0])
