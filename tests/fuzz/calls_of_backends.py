@@ -56,7 +56,7 @@ _ETHOS_WRONG: dict[str, Any] = {
 
 _ETHOS_ANY = (
     *("extra_flags", "intermediates_dir", "external_commands", "external_weights"),
-    *("disabled_passes", "system_entries"),
+    *("disabled_passes", "system_entries", "measurements"),  # a compilation reads the file of `measurements`
 )
 
 

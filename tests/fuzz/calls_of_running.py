@@ -65,6 +65,7 @@ CALLS: tuple[Call, ...] = (
         lambda: {"path": _model_file()},
         {"path": [*NO_PATHS, "no.tflite", "no.onnx", "/dev/null"]},
         any=("shapes",),
+        empty=("shapes",),
     ),
     Call(
         "ArrayProgram",

@@ -138,7 +138,7 @@ class Call:
         good: arguments by name with which it succeeds, made anew for each call; variadic ones as ``*inputs``.
         wrong: further values that a parameter must refuse, though their type fits.
         any: parameters that take every value of a type that fits.
-        empty: parameters of which "" is the default.
+        empty: parameters of which an empty value is the default.
         further: parameters that the signature does not show, with their annotations.
     """
 
@@ -208,7 +208,7 @@ def malformed(calls: Sequence[Call]) -> Iterator[Malformed]:
                 unfit = kind not in kinds
                 unknown = kind == "text" and "text" in kinds and name not in call.any and "Any" not in annotation
                 missing = kind == "path" and "path" in kinds and name not in call.any and "Any" not in annotation
-                if name in call.empty and shown == "''":
+                if name in call.empty and shown in ("''", "[]", "{}"):
                     continue
                 if unfit or unknown or missing:
                     yield Malformed(call, name, shown, make)

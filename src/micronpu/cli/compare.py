@@ -84,6 +84,7 @@ def compare(
     """
     from micronpu.cli.files import check_libraries
     from micronpu.cli.workers import Task, in_processes
+    from micronpu.quantize.config import check_activations
     from micronpu.report.alternatives import Candidates
     from micronpu.report.shown import shown
     from micronpu.targets.registry import find_target
@@ -105,6 +106,8 @@ def compare(
     # A target keeps the name that was given; given under two names, it is compiled once.
     names = [name.strip() for text in target or every_chip() for name in text.split(",")]
     targets = {find_target(name).name: name for name in reversed(names)}
+    for each in quantization or ():
+        check_activations(each, "--quantization")  # refused here, and not in each process
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     measured = tuple(_measured(path, list(targets)) for path in measurements or ())
     task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured, pictures)

@@ -74,6 +74,8 @@ def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micro
 
     switches = names_of(Corrections)
     words, pairs = entries(given or ())
+    if given and not words and not pairs:
+        raise OptionError("--quantization is empty.", hint="int8, int16, auto or a settings file")
     settings: dict[str, Any] = {word: True for word in words if word in switches}
     parts = [(word, micronpu.Quantization.of(word)) for word in words if word not in switches]
     types = [word for word, part in parts if part.settings is None]
