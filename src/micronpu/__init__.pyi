@@ -28,8 +28,8 @@ from micronpu.compiler.compile import check_model, compile_model
 from micronpu.compiler.program import CompiledMethods as CompiledMethods
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
 from micronpu.deploy.deployment import Deployment as Deployment
-from micronpu.frontend.model_files import FileModel as FileModel
 from micronpu.frontend.model_files import read_model as read_model
+from micronpu.frontend.model_files.recorder import FileModel as FileModel
 from micronpu.partition.partition import Partitioning as Partitioning
 from micronpu.passes.base import Pass as Pass
 from micronpu.passes.pipeline import Pipeline as Pipeline

@@ -33,7 +33,7 @@ from micronpu.frontend.program import (
     value_of,
 )
 from micronpu.frontend.run import called
-from micronpu.frontend.tensors import add_constant, copied, read, remade, with_graph, with_own_graph
+from micronpu.frontend.tensors import add_constant, copied, read, remade, set_attribute, with_graph, with_own_graph
 from micronpu.ops import facts
 from micronpu.ops.calls import CUT
 from micronpu.ops.movement import RESHAPE, VIEW
@@ -160,9 +160,9 @@ def _names(used: Iterable[str]) -> dict[str, str]:
     """Return an unused name for each conflicting one."""
     used = set(used)
     new: dict[str, str] = {}
-    for name in sorted(used & _taken()):
+    for name in sorted(used & taken_names()):
         free = f"{name}_"
-        while free in used or free in _taken():
+        while free in used or free in taken_names():
             free += "_"
         used.add(free)
         new[name] = free
@@ -170,7 +170,7 @@ def _names(used: Iterable[str]) -> dict[str, str]:
 
 
 @cache
-def _taken() -> frozenset[str]:
+def taken_names() -> frozenset[str]:
     """Return the reserved names, including those that `ExportedProgram.module()` adds."""
     return frozenset(dir(GraphModule(nn.Module(), Graph()))) | {"range_constraints", "validate_inputs"}
 
@@ -191,8 +191,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     Returns:
         The program, the same object if it has nothing to convert, and the names of the dtypes that it had.
     """
-    values = [v for n in _all_nodes(program) if not _is_qparam(n) for v in tree_leaves(n.meta.get("val"))]
-    found = sorted({str(v.dtype).removeprefix("torch.") for v in values if getattr(v, "dtype", None) in _OTHER})
+    found = _other_dtypes(_all_nodes(program))
     if not found:
         return program, ()
     module = copied(program.graph_module)
@@ -206,7 +205,23 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
         return {path: value if path in paths else _argument(value) for path, value in tensors.items()}
 
     examples = partial(torch.fx.node.map_aggregate, fn=_argument)
-    return with_graph(program, module, renamed=converted, examples=examples), tuple(found)  # `input` is now `input_1`
+    return with_graph(program, module, renamed=converted, examples=examples), found  # `input` is now `input_1`
+
+
+def in_float32_in_place(module: GraphModule) -> tuple[str, ...]:
+    """Convert an exported module like `convert_to_float32`, in place; return the names of the dtypes that it had."""
+    found = _other_dtypes(module.graph.nodes)
+    if found:
+        for node in module.graph.find_nodes(op="get_attr"):
+            if not _is_qparam(node):
+                set_attribute(module, node, in_float32(read(module, node)))
+        _convert(module)
+    return found
+
+
+def _other_dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:
+    values = [v for n in nodes if not _is_qparam(n) for v in tree_leaves(n.meta.get("val"))]
+    return tuple(sorted({str(v.dtype).removeprefix("torch.") for v in values if getattr(v, "dtype", None) in _OTHER}))
 
 
 def _is_qparam(node: Node) -> bool:

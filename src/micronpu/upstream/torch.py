@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
 from micronpu.upstream.shim import declared, through
 
@@ -128,6 +129,20 @@ def watched_calls(watch: Callable[..., None]) -> AbstractContextManager[Any]:
     base: Any = FakeTensorMode.__base__
     context: AbstractContextManager[Any] = type("WatchedCalls", (base,), {"__torch_dispatch__": call})()
     return context
+
+
+@contextmanager
+def calls_before_decomposition(call: Callable[..., Any]) -> Iterator[None]:
+    """Call ``call(overload, args, kwargs)`` in place of each ATen operator of the context, as `torch.export` sees it:
+    before a composite operator is decomposed."""
+
+    def called(self: Any, overload: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call(overload, args, kwargs or {})
+
+    # torch has no other mode at this level; only its replaced method would use the tracer.
+    mode: Any = type("CallsBeforeDecomposition", (ProxyTorchDispatchMode,), {"__torch_dispatch__": called})
+    with as_exported(), mode(None, "fake", pre_dispatch=True):
+        yield
 
 
 # ---------------------------------------------------------------- tensors, graphs, programs

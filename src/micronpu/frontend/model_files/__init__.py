@@ -5,48 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
-from micronpu.frontend.export import as_inputs, called_by_name, export, input_names, rows_in_order
-from micronpu.frontend.exported import graph_module
-from micronpu.frontend.facts import EXPORTED, FILE_FACTS, INTEGER_IO, KEEPS_INTEGERS, NOT_COMPARED
+from micronpu.frontend.export import as_inputs, called_by_name, input_names, rows_in_order
+from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, NOT_COMPARED, HasMeta
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.metadata import of_litert
-from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
+from micronpu.frontend.model_files.network import Network, Shapes
 from micronpu.frontend.model_files.own_runtime import OwnRuntime, RuntimeRefusalError, calls_of
+from micronpu.frontend.model_files.recorder import FileModel, exported
 from micronpu.program.file_facts import clean
 
-_PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
 SUFFIXES = (".tflite", ".onnx")
 Started = Callable[[], AbstractContextManager[OwnRuntime]]
 """Starts the runtime of a file; ends it when the context ends."""
-
-
-@dataclass(frozen=True)
-class FileModel:
-    """A model that was read from a file.
-
-    Attributes:
-        module: a float module; or, of a quantized file, a module with the file's own quantization, whose inputs and
-            outputs are integers if the file's are.
-        examples: inputs of the file's shapes and dtypes, the same in every run.
-        names: of the inputs in the file.
-    """
-
-    module: GraphModule
-    examples: tuple[torch.Tensor, ...]
-    names: tuple[str, ...] = ()
 
 
 def is_model_file(model: object) -> bool:
@@ -87,7 +69,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
 
         network = read_onnx(data, name, shapes)
         examples = network.examples()
-        module = _exported(network, examples, name)
+        module = exported(network, name)
         _verify(module, network, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
         return FileModel(module, examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse
@@ -100,7 +82,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
     network.file_facts = of_litert(file.metadata, data, named)
     examples = network.examples()
     runtime = partial(LiteRtRuntime, file, data, network.keys)
-    module = _exported(network, examples, name)
+    module = exported(network, name)
     _verify(module, network, runtime if verify else None, calibration)
     for node in module.graph.nodes if file.is_quantized else ():
         KEEPS_INTEGERS.say(node, True)
@@ -111,7 +93,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
     return FileModel(module, examples, network.input_names)
 
 
-def _verify(module: GraphModule, network: Network, started: Started | None, calibration: Any) -> None:
+def _verify(module: HasMeta, network: Network, started: Started | None, calibration: Any) -> None:
     """Compare a network with its file's runtime; a note on its module says why it could not be compared.
 
     Args:
@@ -170,26 +152,3 @@ def _laid_out(examples: tuple[torch.Tensor, ...], given: tuple[torch.Tensor, ...
         else mine
         for mine, theirs in zip(examples, given, strict=True)
     )
-
-
-def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) -> GraphModule:
-    """Export the network as a graph whose inputs have the file's names, and whose nodes name its tensors as source."""
-    module = graph_module(export(network, examples))
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for node, name in zip(inputs, network.input_names, strict=True):
-        with module.graph.inserting_before(node):
-            named = module.graph.placeholder(as_identifier(name))
-        named.target, named.meta = named.name, node.meta
-        node.replace_all_uses_with(named)
-        module.graph.erase_node(node)
-    for node in module.graph.nodes:
-        stack = node.meta.get("nn_module_stack") or {}
-        own = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
-        # Converters join the names of fused operators by semicolons, the last operator first; / would look like a
-        # folder.
-        name = network.names.get(own, own).partition(";")[0].translate(_PLAIN)
-        node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
-    module.recompile()
-    EXPORTED.say(module, True)
-    FILE_FACTS.say(module, network.file_facts)
-    return module

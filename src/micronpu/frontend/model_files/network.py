@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.functional import taken_names
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.tensors import copied
 from micronpu.program.file_facts import FileFacts, clean
@@ -204,7 +205,7 @@ class Network(nn.Module):
             if not needed.isdisjoint(step.results):
                 kept.append((name, step))
                 needed.update(step.reads)
-        taken = dict.fromkeys(dir(self), 0)
+        taken = dict.fromkeys((*dir(self), *taken_names()), 0)
         last: dict[int, str] = {}
         for name, step in reversed(kept):
             own = _unused(as_identifier(name), taken)
@@ -243,8 +244,17 @@ class Network(nn.Module):
 
     def steps(self) -> Iterator[NetworkStep]:
         """Yield the steps that outputs and states need, in order."""
+        for _, step in self.named_steps():
+            yield step
+
+    def named_steps(self) -> Iterator[tuple[str, NetworkStep]]:
+        """Yield `steps` with the names of their child modules."""
         for own in self.names:
-            yield self._step(own)
+            yield own, self._step(own)
+
+    def states(self) -> Iterable[tuple[str, State]]:
+        """Return the states with the names of their buffers."""
+        return self._states.items()
 
     def _step(self, name: str) -> NetworkStep:
         step = self.get_submodule(name)
