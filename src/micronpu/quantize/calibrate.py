@@ -55,7 +55,8 @@ Progress = Callable[[int], None]
 def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[None]:
     """Refuse calibration in which an observed value is not finite.
 
-    An observer fails on NaN. It ignores infinity, which then becomes the largest number that it has seen.
+    Infinity is any number beyond those of float32. An observer fails on NaN. It ignores infinity, which then becomes
+    the largest number that it has seen.
 
     Args:
         number: returns the index of the current batch.
@@ -65,15 +66,16 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
         node, x = next(turn), values[0]
         if not x.is_floating_point() or not x.numel():
             return
-        # A sum of float32 numbers does not overflow in float64, and takes less time than the extremes.
-        if math.isfinite(float(x.detach().sum(dtype=torch.float64))):
+        # A sum of float32 numbers does not overflow in float64, and takes less time than the extremes. Calibration in
+        # float64 has finite values where the model, and a scale, overflow.
+        if math.isfinite(float(x.detach().float().sum(dtype=torch.float64))):
             return
         source = origin_of(node).source
         raise ModelError(
             f"`{node.name}`{f' ({source})' if source else ''} computes NaN or infinity with calibration item "
             f"{number()}, so that it has no range.",
-            hint="a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero or "
-            "the logarithm of what is not positive",
+            hint="a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero, "
+            "the logarithm of what is not positive, or values that grow from layer to layer",
         )
 
     observed: dict[nn.Module, list[Node]] = {}  # tensors that share qparams share an observer

@@ -143,6 +143,26 @@ def test_not_finite_inside_the_model():
     )
 
 
+class Growing(nn.Module):
+    def forward(self, x):
+        for _ in range(5):
+            x = torch.relu(x) * 1e10
+        return x
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int16"])
+def test_values_beyond_float32_inside_the_model(quantization: str):
+    """Calibration in float64 has finite values there, whose scale is infinite as a float32."""
+    data = [X.abs() + 1]
+    refused(
+        lambda: micronpu.compile(Growing().eval(), X, "ethos-u85-256", calibration=data, quantization=quantization),
+        ModelError,
+        "`relu_4` (",
+        "computes NaN or infinity with calibration item 0",
+        "or values that grow from layer to layer",
+    )
+
+
 # --- models -------------------------------------------------------------------------------------------------------
 
 

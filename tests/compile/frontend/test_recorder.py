@@ -75,6 +75,15 @@ def test_a_tensor_that_a_step_makes_is_a_constant():
     assert torch.equal(module(torch.ones(2)), torch.full((2,), 3.0))
 
 
+def test_steps_of_one_tensor_read_one_constant():
+    built, weight = NetworkBuilder(), torch.ones(2)
+    x = built.input("x", (2,), torch.float32)
+    (y,) = built.add("y", torch.add, [x, weight])
+    module = recorded(built.network(built.add("z", torch.mul, [y, weight])))
+    assert len(dict(module.named_buffers())) == 1
+    assert torch.equal(module(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_states_are_written_behind_all_reads():
     built = NetworkBuilder()
     x = built.input("x", (2,), torch.float32)

@@ -118,6 +118,7 @@ class _Recorder:
         self.module, self.network = module, network
         self.nodes: MutableMapping[torch.Tensor, Node] = WeakTensorKeyDictionary()
         self._made: list[torch.Tensor] = []  # constants that steps make of numbers
+        self._constants: dict[int, torch.Tensor] = {}  # by the identity of tensors that the network holds
         self._stack: dict[str, tuple[str, str]] = {}
 
     def hold(self, value: torch.Tensor, node: Node) -> None:
@@ -146,7 +147,10 @@ class _Recorder:
 
     def _constants_of(self, own: str, step: NetworkStep) -> dict[str, torch.Tensor]:
         named = (*step.named_parameters(), *step.named_buffers())
-        return {name: self._read(f"{own}.{name}", value) for name, value in named}
+        for name, value in named:  # steps of one tensor read one constant
+            if id(value) not in self._constants:
+                self._constants[id(value)] = self._read(f"{own}.{name}", value)
+        return {name: self._constants[id(value)] for name, value in named}
 
     def _read(self, path: str, value: torch.Tensor) -> torch.Tensor:
         """Return a constant or state on the meta device, and add it to the module."""
