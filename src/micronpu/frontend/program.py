@@ -508,10 +508,15 @@ class ProgramView:
         return np.asarray(value.detach().cpu().numpy())
 
     def edge(self, node: Node) -> Edge | None:
-        """Return the parameters of a quantize or dequantize node; None if they are no constants, or of others."""
+        """Return the parameters of a quantize or dequantize node; None if they are no constants, or of others.
+
+        Scales are rounded to float32, so that those which differ less are equal.
+        """
         if node not in self._edges:
             edge = Edge.of(node, self.constant)
-            self._edges[node] = edge if edge is not None and edge.torch_dtype in _DTYPES else None
+            if edge is not None:
+                edge = edge._replace(scale=edge.qparams.scale[0]) if edge.torch_dtype in _DTYPES else None
+            self._edges[node] = edge
         return self._edges[node]
 
     def edge_after(self, node: Node) -> Edge | None:
