@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from ai_edge_litert import schema_py_generated as schema
+from tests.oracle.frontend.litert_files import FileWriter
 from tests.oracle.frontend.test_litert_files import refused, small
 
+from micronpu.base.errors import ModelError
 from micronpu.emit.litert import pack
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.litert import parse
@@ -58,6 +60,17 @@ def test_sparse_weights_are_read(block: int):
     model.buffers[given.buffer].data = stored.view(np.uint8)
     (read,) = (t for t in parse(pack(model)).tensors if t.index == model.subgraphs[0].operators[0].inputs[1])
     assert read.data is not None and len(stored) < values.size and np.array_equal(read.data, values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_integer_weights_without_a_scale_are_refused_by_name(dtype: str, tmp_path: Path):
+    file, scale = FileWriter(), None if dtype == "float32" else 0.1
+    x, weights = file.tensor((1, 8), dtype, scale), file.constant(np.ones((5, 8), np.int8))
+    y = file.add("FULLY_CONNECTED", [x, weights], [file.tensor((1, 5), dtype, scale)], "FullyConnectedOptions")
+    path = tmp_path / "m.tflite"
+    path.write_bytes(file.data([x], [y]))
+    with pytest.raises(ModelError, match=r"FULLY_CONNECTED.* reads `t1`, which is INT8 without a scale"):
+        read_model(path)
 
 
 def test_damaged_sparse_weights_are_refused():

@@ -542,6 +542,10 @@ class LiteRtBuilder(NetworkBuilder):
         fused, made = activation_of(operator), operator.outputs[result]
         if made.type == "UINT8" and made.scale and operator.kind != "QUANTIZE":
             raise operator.error("computes with uint8", "the converter's int8 quantization")
+        for given in filter(None, operator.inputs if operator.kind in _SUMS else ()):
+            if given.type in _ROUNDED and given.data is not None and not given.scale:
+                what = f"reads `{given.name}`, which is {given.type} without a scale"
+                raise operator.error(what, "the converter's int8 quantization")
         whole = function if fused is None else lambda *given: fused(function(*given))
         (number,) = self.add(made.name, whole, operands, [made.rounding])
         own = tuple(made.shape[a] for a in TO_FIRST) if order == FIRST and len(made.shape) == 4 else made.shape
