@@ -21,8 +21,12 @@ settings.load_profile("micronpu")
 # Workers of pytest-xdist have the width of a terminal, which commands would write for.
 os.environ.pop("COLUMNS", None)
 
+AS_USERS = os.environ.get("MICRONPU_TESTS") == "users"
+"""Compile at the default precision, with the cache and torch's own export, as CI does in some tests."""
+
 # No test depends on what was computed before it, nor on what the user's cache holds.
-os.environ["MICRONPU_CACHE"] = "off"
+if not AS_USERS:
+    os.environ["MICRONPU_CACHE"] = "off"
 
 gc.disable()  # while modules are imported and rows are made, nearly all of which stay
 
@@ -39,13 +43,14 @@ def _as_tests_compile(module: ModuleType) -> None:
 
 
 # Whatever imports the module, and when: a test that runs alone compiles as it does among all others.
-AfterImport({"micronpu.quantize.quantization": _as_tests_compile})
+if not AS_USERS:
+    AfterImport({"micronpu.quantize.quantization": _as_tests_compile})
 
 
 @pytest.fixture(autouse=True)
 def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile as users do in tests that are marked `chooses`."""
-    if request.node.get_closest_marker("chooses") is None:
+    if AS_USERS or request.node.get_closest_marker("chooses") is None:
         yield
         return
     set_precision("auto")
@@ -69,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Processes that import torch to test exports, of which there are hundreds, spend half of their time elsewhere."""
-    if "executorch.exir" in sys.modules:
+    if "executorch.exir" in sys.modules and not AS_USERS:
         from tests.quicker import keep_what_is_there, quicker
 
         quicker()
