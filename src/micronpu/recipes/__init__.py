@@ -28,6 +28,8 @@ from micronpu.targets.ethosu.compat import EthosURecipeType
 from micronpu.targets.neutron.compat import NeutronRecipeType
 
 __all__ = [
+    "ArmRecipeType",
+    "NXPRecipeType",
     "CortexMRecipeProvider",
     "CortexMRecipeType",
     "EthosURecipeProvider",
@@ -46,6 +48,9 @@ __all__ = [
     "FilesStage",
     "stages_with_files",
 ]
+
+ArmRecipeType, NXPRecipeType = EthosURecipeType, NeutronRecipeType
+"""Names of ExecuTorch's own recipe types."""
 
 NeutronRecipeProvider = BY_BACKEND["neutron"]
 EthosURecipeProvider = BY_BACKEND["ethos-u"]

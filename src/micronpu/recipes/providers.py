@@ -113,6 +113,9 @@ def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> Option
 _CHIP_NAMES = ("cpu", "target")
 """Names of `silicon` in ExecuTorch's own recipes."""
 
+_INSTRUCTIONS = "isa"
+"""Name of `instructions` in ExecuTorch's own recipes."""
+
 _CHIP_WORDS = ("config", "config_ini", "isa", "macs", "system_config", "target_config")
 """Options of ExecuTorch's own recipes that choose the hardware: ignored, the program would be for another chip."""
 
@@ -132,6 +135,8 @@ def own_chip(recipe: str, own: Mapping[str, Any], unknown: dict[str, Any], kind:
             f"The recipe {recipe} was given the chip as {' and as '.join(names)}.", hint="`silicon` alone"
         )
     given = {"silicon": unknown.pop(names[0])} if names and names[0] in unknown else {}
+    if _INSTRUCTIONS in unknown and "instructions" in {f.name for f in fields(kind)} and "instructions" not in own:
+        given["instructions"] = unknown.pop(_INSTRUCTIONS)
     words = [name for name in _CHIP_WORDS if name in unknown]
     if kind.silicon_key in unknown or words:
         raise unknown_options(recipe, words or [kind.silicon_key], RecipeOptions, kind)
@@ -200,6 +205,9 @@ class NpuRecipeProvider(BackendRecipeProvider):
         kind = self.backend.options
         (common, own), unknown = split_options(kwargs, RecipeOptions, kind)
         name = f"{self.types.__name__}.{recipe_type.name}"
+        named = getattr(recipe_type, "silicon", lambda macs: "")
+        if named(None):  # as a second name of the chip if the caller gives one, which is refused
+            unknown["cpu" if "target" in unknown else "target"] = named(unknown.pop("macs", None))
         own = own_chip(name, own, unknown, kind)
         if unknown:
             warn(str(unknown_options(name, list(unknown), RecipeOptions, kind)))

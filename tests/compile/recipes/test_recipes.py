@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from executorch.export import export as export_session
 from torch import nn
 
 import micronpu
-from micronpu import recipes
+from micronpu import cortexm, recipes
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import graph_module
@@ -366,6 +367,9 @@ def test_an_unknown_option_is_warned_of_by_a_provider():
     [
         (NeutronRecipeType.INT8, {"target": "imx95"}, "imx95"),
         (EthosURecipeType.INT8, {"target": "ethos-u85-512"}, "ethos-u85-512"),
+        (EthosURecipeType.ETHOS_U55_INT8, {}, "ethos-u55-128"),
+        (EthosURecipeType.ETHOS_U55_INT8, {"macs": 256}, "ethos-u55-256"),
+        (EthosURecipeType.ETHOS_U85_INT8, {}, "ethos-u85-256"),
         (CortexMRecipeType.INT8, {"target": "cortex-m55"}, "cortex-m55"),
         (CortexMRecipeType.INT8, {"cpu": "cortex-m55", "instructions": "DSP"}, "cortex-m55"),
     ],
@@ -375,11 +379,36 @@ def test_the_chip_has_the_names_of_executorchs_recipes(kind, options, chip):
     assert chip in partitioner.device.target
 
 
+def test_names_of_executorchs_recipes():
+    assert recipes.ArmRecipeType.ETHOS_U65_INT8 is EthosURecipeType.ETHOS_U65_INT8
+    assert recipes.NXPRecipeType.INT8 is NeutronRecipeType.INT8
+    (partitioner,) = get(CortexMRecipeType.INT8, target="cortex-m55", isa="DSP").lowering_recipe.partitioners
+    assert partitioner.device.core.instructions.value == "DSP"
+    for more in ({"target": "ethos-u85-256"}, {"silicon": "ethos-u85-256"}, {"cpu": "ethos-u85-256"}):
+        with pytest.raises(OptionError, match="was given the chip as"):
+            get(EthosURecipeType.ETHOS_U55_INT8, **more)
+    with pytest.raises(OptionError, match="ethos-u55-100"):
+        get(EthosURecipeType.ETHOS_U55_INT8, macs=100)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_configurations_of_executorchs_cortex_m_quantizer(per_channel):
+    name = f"INT8_PER_{'CHANNEL' if per_channel else 'TENSOR'}_CONFIG"
+    own = getattr(cortexm, name)
+    foreign = types.SimpleNamespace(label=f"executorch.backends.cortex_m.quantizer.quantization_configs.{name}")
+    assert own.per_channel == per_channel
+    for given in (own, foreign):
+        assert cortexm.CortexMQuantizer(given).settings.default == own
+    with pytest.raises(OptionError, match="SimpleNamespace"):
+        cortexm.CortexMQuantizer(types.SimpleNamespace(label="INT4_CONFIG"))
+
+
 @pytest.mark.parametrize("provider", recipes.providers.PROVIDERS, ids=lambda p: p.backend_name)
 @pytest.mark.parametrize("word", ["isa", "macs", "config", "target_config", "system_config", "config_ini"])
 def test_no_option_that_chooses_the_hardware_is_ignored(provider, word):
     """The program would be for another chip than the one that was asked for."""
-    if word in {f.name for f in dataclasses.fields(provider.backend.options)}:
+    names = {f.name for f in dataclasses.fields(provider.backend.options)}
+    if word in names or (word == "isa" and "instructions" in names):
         return
     kind = next(k for k in provider.get_supported_recipes() if not k.name.endswith("_QAT"))
     with pytest.raises(OptionError, match=f"has no option `{word}`. Try: silicon"):

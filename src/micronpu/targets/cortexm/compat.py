@@ -69,6 +69,10 @@ class CortexMTargetConfig:
         return cls(target)
 
 
+INT8_PER_TENSOR_CONFIG, INT8_PER_CHANNEL_CONFIG = QuantizationConfig(per_channel=False), QuantizationConfig()
+"""Configurations under the names of ExecuTorch's own quantizer."""
+
+
 class CortexMQuantizer(StaticQuantizer):
     """Static int8 for a Cortex-M core with CMSIS-NN.
 
@@ -84,6 +88,9 @@ class CortexMQuantizer(StaticQuantizer):
 
     def __init__(self, per_tensor_config: QuantizationConfig | None = None, use_explicit_layout: bool = False) -> None:
         check_switch("use_explicit_layout", use_explicit_layout)
+        name = str(getattr(per_tensor_config, "label", "")).rpartition(".")[2]
+        if name in ("INT8_PER_TENSOR_CONFIG", "INT8_PER_CHANNEL_CONFIG"):  # of ExecuTorch itself
+            per_tensor_config = globals()[name]
         check_type("per_tensor_config", per_tensor_config, QuantizationConfig, type(None), hint="QuantizationConfig()")
         super().__init__(CAPABILITIES, is_qat=None if per_tensor_config is None else per_tensor_config.is_qat)
         if per_tensor_config is not None:

@@ -422,6 +422,14 @@ class EthosURecipeType(RecipeType):
     INT8_QAT = "micronpu_ethosu_int8_qat"
     INT16 = "micronpu_ethosu_int16"
     INT16_QAT = "micronpu_ethosu_int16_qat"
+    ETHOS_U55_INT8 = "micronpu_ethosu_u55_int8"
+    ETHOS_U65_INT8 = "micronpu_ethosu_u65_int8"
+    ETHOS_U85_INT8 = "micronpu_ethosu_u85_int8"
+
+    def silicon(self, macs: int | None) -> str:
+        """Return the NPU of a recipe that names its series, whose usual size is ExecuTorch's; "" for other recipes."""
+        series, _, size = self.name.lower().removesuffix("_int8").rpartition("_u")
+        return f"ethos-u{size}-{macs or (128 if size == '55' else 256)}" if series == "ethos" else ""
 
     @classmethod
     def get_backend_name(cls) -> str:
