@@ -31,7 +31,10 @@ def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:
 
 
 class LogPower(nn.Module):
-    """A spectrum, its power and logarithm, and layers behind them that int8 is enough for."""
+    """A spectrum, its power and logarithm, and layers behind them that int8 is enough for.
+
+    The power is moved before the logarithm reads it: side by side both are one table, and int8 is enough for all.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +42,7 @@ class LogPower(nn.Module):
         self.spectrum, self.first, self.second = nn.Linear(64, 48), nn.Linear(48, 32), nn.Linear(32, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        power = self.spectrum(x).square()
+        power = self.spectrum(x).square().unflatten(1, (2, 24)).transpose(1, 2).flatten(1)
         y: torch.Tensor = self.second(torch.relu(self.first(torch.log(power + 1e-3))))
         return y
 
