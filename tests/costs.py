@@ -81,6 +81,8 @@ class Costs:
             self.counted[what] += 1
             return function(*args, **kwargs)
 
+        # Errors name the last line of a user's file that they passed; a wrapper without a file is none.
+        counted.__code__ = counted.__code__.replace(co_filename="<counted>")
         setattr(module, name, counted)
 
     @pytest.hookimpl(wrapper=True)
