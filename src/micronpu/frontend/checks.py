@@ -367,6 +367,15 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("embedding_bag", "_embedding_bag_forward_only"),
         "nn.Embedding, and the sum or mean of each bag, of a size that is known at export",
     ),
+    (
+        (
+            "fake_quantize_per_tensor_affine",
+            "_fake_quantize_learnable_per_tensor_affine",
+            "fake_quantize_per_channel_affine",
+            "_fake_quantize_learnable_per_channel_affine",
+        ),
+        "the network without it: compilation quantizes by the calibration data, and `train=` trains with that",
+    ),
     (("bernoulli", "multinomial", "normal", "rand", "randn", "rand_like", "randn_like"), "make the noise an input"),
 )
 _GENERAL = "write it with operators of docs/support-table.md, or leave it to the core as it is"

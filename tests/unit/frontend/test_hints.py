@@ -22,6 +22,7 @@ from micronpu.ops import ATEN_IMPORTS
         ("take.default", "make them an input"),
         ("_fft_r2c.default", "sines and cosines"),
         ("randn_like.default", "make the noise an input"),
+        ("fake_quantize_per_tensor_affine.tensor_qparams", "the network without it"),
         ("mean.names_dim", "`mean.dim`"),
         ("softmax.Dimname", "`softmax.int`"),
         ("something_entirely_else.default", "support-table.md"),
