@@ -37,7 +37,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.frontend.run import written_function
+from micronpu.frontend.run import WrittenFunction, written_function
 from micronpu.ir.graph import Graph, GraphBuilder, Origin, Tensor
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Op
@@ -76,6 +76,28 @@ def fused_kind(node: Node) -> str:
             hint="quantize the result of the operator before the clamp",
         )
     return kind.name.lower()
+
+
+def can_fuse(clamp: Node) -> bool:
+    """Return True if a node is a clamp that can be fused into operators."""
+    if (entry := known_import(clamp)) is None or not entry.is_activation:
+        return False
+    try:
+        fused_kind(clamp)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def function_behind(view: ProgramView, end: Node, head: Node) -> WrittenFunction | None:
+    """Return the function that several operators compute; None if it is none, or if one operator computes it.
+
+    Args:
+        end: the float result.
+        head: the operator for it, or before the clamp or cast that is.
+    """
+    is_apart = clamp_behind(head) is end and not can_fuse(end)
+    return written_function(view, end, end if is_apart else head)
 
 
 class NodeArguments:
@@ -339,7 +361,7 @@ class Importer:
         previous = node.args[0] if node.args else None
         if isinstance(previous, Node) and clamp_behind(previous) is node:
             head, clamp = previous, node
-        if (written := written_function(self.view, node, head)) is not None:
+        if (written := function_behind(self.view, node, head)) is not None:
             given = QuantizedNode(self, node, None, edge)
             given.origin = functools.reduce(Origin.joined, map(origin_of, written.nodes))
             y = look_up(given, given.activation_of(written.reads[0]), written.function, edge.qparams)

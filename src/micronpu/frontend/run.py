@@ -227,6 +227,8 @@ Reals: TypeAlias = npt.NDArray[Any]
 _GRID, _FARTHEST, _HALVINGS = 4096, 64.0, 44
 """Elements at which a function is examined on each side of 0, least magnitude of the last one, and halvings of their
 distances, which are then near the resolution of float64."""
+_ROUNDS = 4
+"""Rows of elements, each between two elements of the one before it, that find an end of a function."""
 _JUMP = 1e-6
 """Least difference of two elements at almost no distance, relative to the results, that is a jump."""
 _LSB_INT16, _STEEP = 3, 1.6
@@ -310,12 +312,29 @@ class Function:
             result = elementwise(torch.from_numpy(np.array(reals, np.float64)), self.steps)
         return result.numpy()
 
-    def is_smooth(self) -> bool:
-        """Return True if the function is finite and has no jumps, so that qparams need not know where they are."""
+    def _grid(self) -> Reals:
+        """Return elements from the lowest to the highest one at which it is examined."""
         numbers = [4 * abs(float(a)) for _, args, _ in self.steps for a in args if isinstance(a, (int, float))]
         side = np.linspace(1.0, max(_FARTHEST, *numbers, 0.0), _GRID)
         side = np.concatenate([np.geomspace(1e-9, 1.0, _GRID // 4)[:-1], side])
-        every = np.concatenate([-side[::-1], [0.0], side])
+        return np.concatenate([-side[::-1], [0.0], side])
+
+    def reads_within(self) -> tuple[float, float]:
+        """Return the ends beyond which the result is constant, as behind a clamp; infinite if it changes there."""
+        ends = list[float]()
+        with np.errstate(all="ignore"):
+            for x in (self._grid()[::-1], self._grid()):
+                far = self(64 * x[-1:])
+                for _ in range(_ROUNDS):
+                    changes = np.flatnonzero(self(x) != far)
+                    last = int(changes[-1]) if len(changes) else len(x) // 2
+                    x = np.linspace(x[last], x[min(last + 1, len(x) - 1)], _GRID)
+                ends.append(float(x[-1] if self(x[-1:]) == far else np.copysign(np.inf, x[-1])))
+        return ends[0], ends[1]
+
+    def is_smooth(self) -> bool:
+        """Return True if the function is finite and has no jumps, so that qparams need not know where they are."""
+        every = self._grid()
         low, high = every[:-1], every[1:]
         with np.errstate(all="ignore"):
             first, last = self(low), self(high)
@@ -376,7 +395,8 @@ def written_function(view: ProgramView, end: Node, head: Node) -> WrittenFunctio
         node = waiting.pop()
         if node in found or node in reads or number(node) is not None:
             continue
-        if value_of(node) is None or value_of(node).shape != value_of(end).shape:
+        value, result = value_of(node), value_of(end)
+        if not hasattr(value, "shape") or value.shape != result.shape:  # SymInt has none
             return None
         if is_read(node):
             reads.add(node)

@@ -12,9 +12,9 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
-from micronpu.frontend.importer import GraphPiece, clamp_behind, import_of, import_piece, known_import
+from micronpu.frontend.importer import GraphPiece, clamp_behind, function_behind, import_of, import_piece, known_import
 from micronpu.frontend.program import ProgramView, arguments, is_compute, overload_name, value_of
-from micronpu.frontend.run import WrittenFunction, written_function
+from micronpu.frontend.run import WrittenFunction
 from micronpu.ops import facts
 from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.ops.softmax import ATTENTION
@@ -122,7 +122,7 @@ def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
         body.insert(0, previous)
     unit = Unit(view, body[0] if body else None, body, [quantize])
     operands = body[0].all_input_nodes if body else [source]
-    if body and (function := written_function(view, source, body[0])) is not None:
+    if body and (function := function_behind(view, source, body[0])) is not None:
         unit = Unit(view, source, [*function.nodes], [quantize], function=function)
         operands = [*function.reads]
     for operand in operands:

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
+from micronpu.frontend.importer import can_fuse
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import add_constant, attribute, is_trained
@@ -26,7 +27,7 @@ from micronpu.ops.movement import DROPOUTS
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.slicing import CONCATENATIONS
 from micronpu.quantize.identities import function_before_fill, functions_to_tables, spelled_out
-from micronpu.quantize.nodes import can_fuse, takes_clamp
+from micronpu.quantize.nodes import takes_clamp
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.thresholds import MOST_FOLDED

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
-from micronpu.frontend.importer import clamp_behind, known_import
+from micronpu.frontend.importer import can_fuse, clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import Function, Steps, called, elementwise, is_pointwise, steps_of
 from micronpu.frontend.tensors import attribute, constant_nodes, is_trained, number
@@ -26,7 +26,7 @@ from micronpu.ops.elementwise import EXTREMA, MAXIMA
 from micronpu.ops.facts import HANDING_ON, is_sum
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
-from micronpu.quantize.nodes import can_fuse, form_of, line_of, power_of, takes_clamp
+from micronpu.quantize.nodes import form_of, line_of, power_of, takes_clamp
 from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN, SATURATING
 from micronpu.quantize.writer import GraphWriter, clean, switchable
 

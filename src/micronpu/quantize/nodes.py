@@ -14,9 +14,9 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
-from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
+from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
-from micronpu.frontend.run import called, elementwise
+from micronpu.frontend.run import Function, called, elementwise
 from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
@@ -165,12 +165,14 @@ class _Reader:
         value = self.value
         value.is_known = value.is_supported = True
         value.rule, value.quantized, value.result = own_qparams(), value.operands, value
+        value.reads_within = Function(self.node.args[1]).reads_within()  # type: ignore[arg-type]
 
     def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
         value = self.value
         if value.is_clamp:
             low, high = clamp_bounds(NodeArguments(self.node))
             value.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
+            value.reads_within = value.clamps_to
             kind = Activation.of_bounds(low, high)
             value.is_fusible = kind is not None and kind.can_fuse
         names, rule = dict(entry.arguments), rule_of(self.node, entry)
@@ -316,18 +318,6 @@ def reveal(model: GraphModule) -> None:
 
 
 # ---------------------------------------------------------------- fused clamps
-
-
-def can_fuse(clamp: Node) -> bool:
-    """Return True if a node is a clamp that can be fused into operators."""
-    entry = known_import(clamp)
-    if entry is None or not entry.is_activation:
-        return False
-    try:
-        fused_kind(clamp)
-    except UnsupportedError:
-        return False
-    return True
 
 
 def takes_clamp(x: Any) -> bool:

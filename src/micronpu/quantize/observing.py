@@ -147,7 +147,7 @@ class RangeObserver(nn.Module):
             return x
         seen = x.detach() if self.singularity is None else self.singularity.counting(x.detach())
         if math.isfinite(self.within[1] - self.within[0]) and seen.numel():
-            most = torch.finfo(self.min_val.dtype).max
+            most = torch.finfo(torch.float32).max  # also in float64: the scale is a float32
             low, high = torch.aminmax(seen.clamp(-most, most))
             self.lowest, self.highest = min(self.lowest, float(low)), max(self.highest, float(high))
             seen = seen.clamp(*self.within)

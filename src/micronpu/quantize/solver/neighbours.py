@@ -147,8 +147,8 @@ def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
 def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:
     """Return the limits of the clamps behind a reader, which may move or select the value; infinite for others."""
     observer = places.get(reader)
-    if reader.is_clamp:
-        return reader.clamps_to
+    if reader.reads_within != UNLIMITED:
+        return reader.reads_within
     if observer is not None and is_fixed(observer):
         end = reader.saturates_from(float(observer.scale) / 2)
         # The last integers of the operand are larger than that, for any zero point.

@@ -43,6 +43,8 @@ class Value:
         moves: True if the operator only moves or selects elements.
         is_clamp: True for a clamp.
         clamps_to: its ends, which may be infinite.
+        reads_within: ends beyond which an operand of a clamp, or of a function with one behind its operand, counts as
+            if it were the end; infinite for others.
         has_long_rows: True for a softmax whose results have many values of less than one LSB.
         softmax_axis: axis of a softmax, or None.
         maximum_axis: axis along which it is the largest element, with the axis kept, or None.
@@ -86,6 +88,7 @@ class Value:
     moves: bool = False
     is_clamp: bool = False
     clamps_to: tuple[float, float] = (-math.inf, math.inf)
+    reads_within: tuple[float, float] = (-math.inf, math.inf)
     has_long_rows: bool = False
     softmax_axis: int | None = None
     maximum_axis: int | None = None
