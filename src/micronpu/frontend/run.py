@@ -332,6 +332,21 @@ class Function:
                 ends.append(float(x[-1] if self(x[-1:]) == far else np.copysign(np.inf, x[-1])))
         return ends[0], ends[1]
 
+    def saturates_from(self, margin: float) -> float | None:
+        """Return the magnitude of operands from which what reads them, and the result, are constant within a margin.
+
+        Args:
+            margin: share of the range of results.
+        """
+        ends = [facts_of(name).tail_of(margin) for name, args, _ in self.steps if "%0" in args]
+        found = [end for end in ends if end is not None]
+        if len(found) < len(ends):
+            return None
+        with np.errstate(all="ignore"):
+            results, far = self(self._grid()), self(64 * self._grid()[[0, -1]])
+            change = np.abs(self([-max(found), max(found)]) - far).max()
+        return max(found) if change <= 2 * margin * np.ptp(results) else None
+
     def is_smooth(self) -> bool:
         """Return True if the function is finite and has no jumps, so that qparams need not know where they are."""
         every = self._grid()

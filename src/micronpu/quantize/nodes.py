@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
+from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
@@ -33,6 +33,7 @@ from micronpu.quantize.observers import is_observer
 from micronpu.quantize.solver.requirements import requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, SharedQuantizationSpec, noted
+from micronpu.quantize.thresholds import SATURATED
 from micronpu.upstream.torch import tree_leaves
 
 
@@ -165,7 +166,12 @@ class _Reader:
         value = self.value
         value.is_known = value.is_supported = True
         value.rule, value.quantized, value.result = own_qparams(), value.operands, value
-        value.reads_within = Function(self.node.args[1]).reads_within()  # type: ignore[arg-type]
+        function = Function(self.node.args[1])  # type: ignore[arg-type]
+        low, high = function.reads_within()
+        is_wide = any(c is not None and c.activations == "int16" for c in SETTING.of(self.node))
+        if not is_wide and (end := function.saturates_from(0.5 / 256)) is not None:  # half an LSB of int8
+            low, high = max(low, -(1 + SATURATED) * end), min(high, (1 + SATURATED) * end)
+        value.reads_within = low, high
 
     def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
         value = self.value

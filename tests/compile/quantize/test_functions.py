@@ -17,6 +17,7 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import micronpu
+from micronpu.frontend.program import is_quantize
 from micronpu.frontend.run import Function, elementwise
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -186,6 +187,32 @@ def test_a_clamp_inside_limits_the_range_that_the_function_reads(function: Activ
     (program, near), (_, wanted) = (made(model, options=options) for options in (None, WITHOUT))
     assert operations(program) == ["conv2d", "table"]
     assert near > wanted - 0.3
+
+
+@pytest.mark.parametrize(
+    ("function", "end"),
+    [(lambda x: 5 * torch.tanh(x), math.atanh(1 - 1 / 512)), (lambda x: torch.sigmoid(x) * 2 - 0.5, math.log(511))],
+)
+def test_what_saturates_inside_limits_the_range_that_the_function_reads(function: Activation, end: float) -> None:
+    """Joined with other values, the range that was wider cost 4 dB."""
+    model = Small(lambda m, x: function(m.first(x)), first=conv(8, 16))
+    model.first.weight.data *= 100
+    program, _ = made(model)
+    scales = {n.args[0].name: n.args[1] for n in program.quantized.graph.nodes if is_quantize(n)}
+    assert scales["conv2d"] == pytest.approx(2 * end / 255, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("steps", "end"),
+    [
+        ((("tanh.default", ("%0",)), ("mul.Tensor", ("%1", -5.4))), math.atanh(1 - 1 / 512)),
+        ((("sigmoid.default", ("%0",)), ("log.default", ("%1",))), None),  # whose tail is a line
+        ((("sigmoid.default", ("%0",)), ("mul.Tensor", ("%1", "%0"))), None),  # which another operator reads, too
+    ],
+)
+def test_a_function_saturates_where_its_operators_do(steps: Any, end: float | None) -> None:
+    found = Function(tuple((*step, {}) for step in steps)).saturates_from(1 / 512)
+    assert found is None if end is None else found == pytest.approx(end, rel=0.02)
 
 
 @pytest.mark.parametrize(
