@@ -213,7 +213,8 @@ def test_folder_and_report_count_the_same_memory(target: str, tmp_path: Path) ->
 def test_the_folder_says_its_files_and_its_alignment(int8_folder: Path) -> None:
     text = (int8_folder / "README.md").read_text()
     named = re.findall(r"^\| `([^`]+)` \|", text.partition("## Files")[2].partition("##")[0], re.M)
-    assert named == sorted(str(p.relative_to(int8_folder)) for p in int8_folder.rglob("*") if p.is_file())
+    assert sorted(named) == sorted(str(p.relative_to(int8_folder)) for p in int8_folder.rglob("*") if p.is_file())
+    assert named[0] == "model.h" and named.index("main.cpp") < named.index("board/link.ld")
     assert "| `board/link.ld` | linker script of" in text and "| `micronpu_sections.ld` | what goes where" in text
     (told,) = re.findall(r"#define MODEL_POOL_ALIGNMENT (\d+)", (int8_folder / "model.h").read_text())
     aligned = re.findall(r"aligned\((\d+)\)", (int8_folder / "micronpu_pools.c").read_text())

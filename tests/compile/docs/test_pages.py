@@ -44,6 +44,7 @@ NOT_RUN = {
     "model.pte is yours": 2,
     "a browser": 2,
     "minutes": 19,
+    "hours": 4,
     "NXP's simulator": 3,
     "transformers": 1,
     "tests run the examples": 8,

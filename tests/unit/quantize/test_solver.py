@@ -60,6 +60,8 @@ class Table:
         value.quantized, value.result = list(operands), value
         for fact, answer in facts.items():
             setattr(value, fact, answer)
+        if value.is_clamp:
+            value.reads_within = value.clamps_to
         return self._add(value)
 
     def end(self, *results: Value) -> Values:
