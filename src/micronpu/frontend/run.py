@@ -242,7 +242,9 @@ def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[
         overload = overload_of(name)
         types = [str(argument.type) for argument in schema_of(overload).arguments]
         known = [values.get(a, a) if isinstance(a, str) else a for a in args]
-        given = [tensor(a) if isinstance(a, float) and t == "Tensor" else a for a, t in zip(known, types, strict=False)]
+        given = [
+            tensor(a) if type(a) in (int, float) and t == "Tensor" else a for a, t in zip(known, types, strict=False)
+        ]
         values[f"%{index}"] = call(overload, given, kwargs)
     return values[f"%{len(steps)}"]
 
@@ -267,7 +269,8 @@ def reveal_functions(model: GraphModule) -> None:
 
 
 def _stored(model: GraphModule, node: Node, number: float) -> Node:
-    return add_constant(model, node, torch.tensor(number), "number")
+    # An integer would be cast to float at run time, where ExecuTorch's own entry finds no constant.
+    return add_constant(model, node, torch.tensor(float(number)), "number")
 
 
 def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
