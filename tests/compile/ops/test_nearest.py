@@ -43,7 +43,8 @@ class Errors:
 
     Attributes:
         real: against the real results.
-        nearest: against the nearest integers, whose own errors need not have the mean 0.
+        nearest: rows of the real results and of the errors against their nearest integers, which need not have the mean
+            0. Equal results count once: where a clamp ends at a tie, both integers are the nearest to most of them.
         operators: names of those that compute them.
     """
 
@@ -53,7 +54,7 @@ class Errors:
 
     @property
     def mean(self) -> float:
-        return float(torch.cat(self.nearest).mean())
+        return float(torch.cat(self.nearest, 1).unique(dim=1)[1].mean())
 
     @property
     def share(self) -> float:
@@ -105,7 +106,8 @@ def measured(names: list[str], target: str, activations: Any) -> dict[str, Error
                     exact = exact.double() / scale
                     inside = (exact + zero > low) & (exact + zero < high)
                     found[name].real.append((y.double() / scale - exact)[inside])
-                    found[name].nearest.append(((y.double() - nearest.double()) / scale)[inside])
+                    off = (y.double() - nearest.double()) / scale
+                    found[name].nearest.append(torch.stack([exact[inside], off[inside]]))
     return {name: errors for name, errors in found.items() if sum(map(len, errors.real)) >= FEWEST}
 
 
@@ -137,10 +139,10 @@ def test_two_roundings_are_found():
     """A mean error of a quarter of an LSB for half of the results, which leaky ReLUs had."""
     real = torch.linspace(-60, 60, 1001, dtype=torch.float64)
     twice = torch.where(real < 0, -((-real * 2).round() / 2 + 0.5).floor(), real.round())
-    errors = Errors([twice - real], [twice - real.round()])
+    errors = Errors([twice - real], [torch.stack([real, twice - real.round()])])
     assert errors.is_off
     assert errors.mean < -0.1
-    assert not Errors([real.round() - real], [real * 0]).is_off
+    assert not Errors([real.round() - real], [torch.stack([real, real * 0])]).is_off
 
 
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
