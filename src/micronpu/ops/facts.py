@@ -19,6 +19,8 @@ from micronpu.ops.softmax import SOFTMAX
 
 COPY, WRITE = "copy.default", "copy_.default"
 """Overloads that return the second operand in the shape and type of the first, or write it into the first."""
+OF_NUMBERS = ("lift_fresh.default", "detach_.default")
+"""Overloads that `torch.tensor` calls with the tensor that it returns."""
 EMBEDDING = "embedding.default"
 MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
 """Overloads that move or repeat elements."""

@@ -25,12 +25,12 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED, FILE_FACTS
 from micronpu.frontend.functional import in_float32_in_place, remove_empty_tensors
 from micronpu.frontend.model_files.network import Network, NetworkStep, as_identifier
+from micronpu.frontend.program import calls_into, short_name
 from micronpu.frontend.tensors import free_name
+from micronpu.ops import facts
 from micronpu.upstream.torch import calls_before_decomposition, schema_of, tree_map
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
-_OF_NUMBERS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.detach_.default)
-"""Calls that `torch.tensor` makes with the tensor that it returns."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Recorder:
         for _, state in self.network.states():
             if state.written != state.number:
                 operands = tuple(self.nodes[values[number]] for number in (state.number, state.written))
-                self.module.graph.call_function(torch.ops.aten.copy_.default, operands)
+                calls_into(self.module.graph)(facts.WRITE, *operands)
 
     def _constants_of(self, own: str, step: NetworkStep) -> dict[str, torch.Tensor]:
         named = (*step.named_parameters(), *step.named_buffers())
@@ -178,7 +178,7 @@ class _Recorder:
 
     def _called(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an ATen operator, and append its node."""
-        if overload in _OF_NUMBERS:
+        if short_name(overload) in facts.OF_NUMBERS:
             return args[0]
         if schema_of(overload).is_mutable:
             raise InternalError(f"A step of a file calls {overload}, which writes in place.")
