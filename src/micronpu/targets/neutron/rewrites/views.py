@@ -18,7 +18,7 @@ from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored, run
-from micronpu.targets.neutron.rules import LANES
+from micronpu.targets.neutron.rules import LANES, MAX_PRELU_ROWS
 
 _NOTHING = 8.0
 """exp(-8) is 0.0003, less than a tenth of an LSB of softmax's result."""
@@ -282,7 +282,7 @@ class PreluAsPicture(RewriteOf[Prelu]):
 
 
 class PreluOfOneSlope(RewriteOf[Prelu]):
-    """A PReLU with one slope as a leaky ReLU, which has any shape. Not exact: it rounds twice.
+    """A PReLU with one slope as a leaky ReLU, where an image needs padding or is too large. Not exact: it rounds twice.
 
     x[6,10] -> prelu(slope[1]) -> y        x -> leaky_relu -> y
     """
@@ -293,6 +293,8 @@ class PreluOfOneSlope(RewriteOf[Prelu]):
     def replaced(self, node: Node, op: Prelu, chain: Chain) -> list[Node] | None:
         (x, slope), y = node.inputs, node.output
         if slope.data is None or slope.type.size > 1 or slope.data.item() < slope.type.zero_point:
+            return None
+        if y.type.channels % LANES == 0 and y.type.size // y.type.channels <= MAX_PRELU_ROWS:
             return None
         factor = (slope.data.item() - slope.type.zero_point) * slope.type.scale
         return chain.result(chain.add(LeakyRelu(factor), x, qparams=y.type.qparams), y)
