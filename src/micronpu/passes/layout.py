@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Permutation
 from micronpu.ir.types import DType
+from micronpu.ops.activation import Prelu
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.ops.slicing import Slice
@@ -65,7 +66,7 @@ class SinkTransposes(Pass):
                 continue
             for permutation, alone in _permutations(node, walk).items():
                 moves = self.moves(permutation) and node.output.type.dtype is not _ONLY_SHIFTED
-                moved = node.op.permuted(permutation, node.output.type) if moves else None
+                moved = _permuted(node, permutation) if moves else None
                 # A transpose with other readers stays, so an additional one must cancel or move little data.
                 if moved is None or not (alone or meets(node.output, inverse(permutation), walk) or _shrinks(node)):
                     continue
@@ -91,7 +92,7 @@ class SinkTransposes(Pass):
         for tensor in node.inputs:
             first = walk.producer.get(tensor)
             if tensor.data is not None:
-                sources.append(_transposed_constant(tensor, back))
+                sources.append(_transposed_constant(node.op, tensor, back))
             elif first is not None and first.op == Transpose(permutation):
                 sources.append(first.inputs[0])
             elif tensor.type.size == 1:
@@ -109,6 +110,13 @@ class SinkTransposes(Pass):
         inner = walk.insert(self.make(op, operands, node.origin, node.output.type.qparams))
         node.op, node.inputs, node.origin = Transpose(behind), [inner], node.origin.through(self.name)
         return True
+
+
+def _permuted(node: Node, permutation: Permutation) -> tuple[Op, Permutation] | None:
+    """Return `Op.permuted` of a node; one slope for all elements of a PReLU knows no axes."""
+    if isinstance(node.op, Prelu) and node.inputs[1].type.size == 1:
+        return node.op, permutation
+    return node.op.permuted(permutation, node.output.type)
 
 
 def _shrinks(node: Node) -> bool:
@@ -132,9 +140,11 @@ def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
     return found
 
 
-def _transposed_constant(tensor: Tensor, permutation: Permutation) -> Tensor:
+def _transposed_constant(op: Op, tensor: Tensor, permutation: Permutation) -> Tensor:
     """Reorder the axes of a constant operand; missing leading axes count as 1."""
     assert tensor.data is not None
+    if isinstance(op, Prelu):  # of one slope, see `_permuted`
+        return tensor
     data = tensor.data.reshape((1,) * (len(permutation) - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
     return Tensor(tensor.name, tensor.type.with_shape(data.shape), data.copy())
 
@@ -159,7 +169,7 @@ def meets(tensor: Tensor, wanted: Permutation, walk: Walk) -> bool:
             result = reader.output
             if result.type.rank != len(wanted):
                 continue  # a broadcast result has axes that the transpose lacks
-            moved = reader.op.permuted(inverse(wanted), result.type)
+            moved = _permuted(reader, inverse(wanted))
             if moved is not None and moved[1] == inverse(wanted) and result not in seen:
                 seen.add(result)
                 queue.append(result)
@@ -211,7 +221,7 @@ class LiftTransposes(Pass):
                 continue
             y = walk.insert(self.make(Transpose(permutation), [passed[-1][0].inputs[0]], node.origin))
             for first, op in reversed(passed):
-                constants = [_transposed_constant(t, permutation) for t in first.inputs[1:]]
+                constants = [_transposed_constant(op, t, permutation) for t in first.inputs[1:]]
                 y = walk.insert(self.make(op, [y, *constants], first.origin, first.output.type.qparams))
             walk.replace(node.output, y)
         return walk.changed
@@ -226,7 +236,7 @@ class LiftTransposes(Pass):
             return None
         if not all(t.is_constant for t in first.inputs[1:]) or first.inputs[0].type.rank != x.type.rank:
             return None
-        moved = first.op.permuted(back, x.type)
+        moved = _permuted(first, back)
         return (first, moved[0]) if moved is not None and moved[1] == back else None
 
 

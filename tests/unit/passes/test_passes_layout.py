@@ -7,6 +7,7 @@ import pytest
 from tests.unit.passes.pass_graphs import FIRST, LAST, Net, apply, assert_same, count, drawn, picture, q, simplified
 
 from micronpu.ir import DType, QParams, TensorType
+from micronpu.ops.activation import Prelu
 from micronpu.ops.movement import Transpose
 from micronpu.ops.slicing import Slice
 from micronpu.passes.layout import (
@@ -77,6 +78,14 @@ def test_a_chain_of_transposes_collapses_in_one_walk():
         y = net.transpose(y, 1, 2, 3, 0)
     after = apply(MergeTransposes(), net.finish(net.relu(y)))
     assert [n.op for n in after.nodes if n.op.name == "transpose"] == [Transpose((3, 0, 1, 2))]
+
+
+@pytest.mark.parametrize("slopes", [1, C])
+def test_transposes_pass_a_prelu_of_one_slope_only(slopes: int):
+    net = Net()
+    x = net.first(net.input(1, 4, C, C))
+    y = net.builder.emit(Prelu(), x, net.constant(slopes), qparams=q(0.05))
+    assert count(simplified(net.finish(net.last(y))), "transpose") == (0 if slopes == 1 else 2)
 
 
 # ---------------------------------------------------------------- SinkTransposes
