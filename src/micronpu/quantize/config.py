@@ -254,13 +254,7 @@ class QuantizationConfig:
         """
         if self.is_qat or not self._clips:
             return self.activation
-        return self._of_extremes
-
-    @property
-    def _of_extremes(self) -> QuantizationSpec:
-        """`activation` without clipping."""
-        made = replace(self, activation_observer="minmax").activation
-        return replace(made, options=(("has_margin", True),)) if made.observer == "minmax" else made
+        return replace(self, activation_observer="minmax").activation
 
     @property
     def _clips(self) -> bool:
@@ -273,8 +267,6 @@ class QuantizationConfig:
             return with_spec(self._activation, self.input_spec)
         if self.is_qat or (not self._clips and self.input_observer == "minmax"):
             return self.activation
-        if self.input_observer == "minmax":
-            return self._of_extremes
         return replace(self, activation_observer=self.input_observer).activation
 
     @property

@@ -20,15 +20,7 @@ from micronpu.quantize.thresholds import CANDIDATES, FINER_RESULT, LATEST, MOST_
 
 
 class MinMaxObserver(RangeObserver):
-    """The extremes of the values.
-
-    Args:
-        has_margin: widen the range for other values.
-    """
-
-    def __init__(self, *limits: Any, has_margin: bool = False, **more: Any) -> None:
-        super().__init__(*limits, **more)
-        self.has_margin = has_margin
+    """The extremes of the values."""
 
 
 def largest(weights: torch.Tensor, most: int) -> torch.Tensor:
@@ -244,6 +236,10 @@ class FinerObserver(RangeObserver):
         if len(self.operands) == 1:
             self.operands[0](x)
         return super().forward(x)
+
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = super()._ends()
+        return low * self.room, high * self.room
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         own = super().calculate_qparams()

@@ -359,29 +359,6 @@ def test_a_range_contains_the_constant_of_a_pad() -> None:
     assert shared.within == (-5.0, 6.0)
 
 
-def test_values_that_are_only_divided_by_have_no_margin() -> None:
-    def divided(*more: str) -> dict[str, RangeObserver]:
-        t = Table()
-        squares = t.op("squares", t.input())
-        mean = t.op("mean", squares, form=Form.ROW_MEAN)
-        sum_ = t.op("sum", mean)
-        sum_.line = mean, 1.0, 1e-5
-        return observed(t.end(t.op("y", sum_, power=-0.5), *(t.op(name, squares) for name in more)))
-
-    assert [name for name, made in divided().items() if not made.has_margin] == ["squares", "mean", "sum"]
-    assert [name for name, made in divided("other").items() if not made.has_margin] == ["mean", "sum"]
-
-
-def test_a_margin_ends_with_the_bounds_of_all_values_of_a_group() -> None:
-    t = Table()
-    shared, one, other = observer(), t.op("one", t.input(), bounds=(0.0, 1.0)), t.op("other", t.by_name["x"])
-    values = t.end(one, other)
-    observe_for_neighbours(values, {one: shared})
-    assert shared.bounds == (0.0, 1.0)
-    observe_for_neighbours(values, {one: shared, other: shared})
-    assert shared.bounds == (-math.inf, math.inf)
-
-
 def test_a_sign_needs_a_part_of_the_range() -> None:
     t = Table()
     found = observed(t.end(t.op("z", t.op("y", t.input(), sign_counts=True))))

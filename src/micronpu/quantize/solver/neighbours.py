@@ -32,8 +32,7 @@ from micronpu.base.errors import ModelError
 from micronpu.ir.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
-from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.range_of import UNLIMITED, Ends, Thresholds
+from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import Rules, known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
@@ -47,12 +46,13 @@ from micronpu.quantize.thresholds import (
     SIGN_RANGE,
 )
 
+Ends: TypeAlias = tuple[float, float]
+UNLIMITED: Ends = (-math.inf, math.inf)
 Places: TypeAlias = Mapping[Place, Any]
 """Observers, this package's or torchao's, of values and of (operand, reader) edges."""
 Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
 
-_AVERAGES = (Form.ROW_SUM, Form.ROW_MEAN, Form.ROOT)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -65,7 +65,6 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     _observe_operands(places)
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
     _observe_clamped(values, places, groups)
-    _limit_margins(values, groups)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
@@ -143,28 +142,6 @@ def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
             low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
             if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
                 observer.within = low, high
-
-
-def _limit_margins(values: Values, groups: Groups) -> None:
-    """Limit the margins of groups to their bounds; there is none for values that are only divided by, or similar.
-
-    Of such values, as in a norm, the small ones count most: rounding costs more than clipping of large ones.
-    """
-    inverted = dict[Value, bool]()
-    for value in reversed(values.all):
-        inverted[value] = bool(value.readers) and all(_inverts(reader, value, inverted) for reader in value.readers)
-    for observer, observed in groups.items():
-        if isinstance(observer, RangeObserver):
-            observer.bounds = _union(value.bounds for value in observed)
-            observer.has_margin &= not all(inverted[value] for value in observed)
-
-
-def _inverts(reader: Value, operand: Value, inverted: Mapping[Value, bool]) -> bool:
-    """Return True if a reader is a function with a singularity at 0, or passes its operand to such functions alone."""
-    if reader.form is Form.LOGARITHM or (reader.power or 0.0) < 0 or reader.form is Form.RECIPROCAL:
-        return True
-    passes = reader.moves or reader.line is not None or reader.power is not None or reader.form in _AVERAGES
-    return inverted[reader] if passes else reader.form is Form.QUOTIENT and reader.second is operand is not reader.first
 
 
 def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:
