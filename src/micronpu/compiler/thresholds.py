@@ -13,7 +13,7 @@ FAR = 20.0
 # 35.0; selfie segmentation, IoU: 0.989 at 31.4]
 REACHED = 32.0
 # Expected share of changed decisions with which a search ends [share; fer at 35 dB: 0.7 % expected, 2.5 % change, so
-# that 0.01 loses what int16 gains, and does not help MTCNN's third network, where int16 has 0.7 % (3aca775b)]
+# that 0.01 loses what int16 gains, and does not help MTCNN's third network, where int16 has 0.7 % (72be9313)]
 LEFT_CHANGED = 0.005
 CHEAP = 1.1  # Time of int16 everywhere up to which nothing is given back to int8 [times int8's; not measured]
 FREE_GAIN = 0.5  # Minimum gain of a correction on held-out samples [dB; not measured]
