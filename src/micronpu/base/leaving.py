@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import secrets
 import select
 import signal
@@ -25,6 +26,8 @@ _UNDO_SECONDS = 1.0
 _undo: dict[object, Callable[[], object]] = {}
 _is_leaving = threading.Event()
 _is_main_thread_still = threading.Event()
+_is_searching = threading.Event()
+_goes_on: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
 
 @contextlib.contextmanager
@@ -42,6 +45,19 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         _undo.pop(key, None)
+
+
+@contextlib.contextmanager
+def ended_early() -> Iterator[None]:
+    """Let the next Ctrl+C raise KeyboardInterrupt in a search, which returns the best that it has found, instead of
+    ending the process."""
+    before = _is_searching.is_set()
+    if threading.current_thread() is threading.main_thread():
+        _is_searching.set()
+    try:
+        yield
+    finally:
+        (_is_searching.set if before else _is_searching.clear)()
 
 
 @contextlib.contextmanager
@@ -67,6 +83,7 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
 def leave_on_signals() -> None:
     """End the process on SIGINT, SIGTERM and SIGHUP with exit code 128 plus their number; ignored signals stay ignored.
 
+    Within `ended_early` the first SIGINT only ends the search.
     This works while the main thread is in native code too, if that lets other threads run.
     """
     import tempfile
@@ -86,7 +103,11 @@ def leave_on_signals() -> None:
     def watch() -> None:
         while True:
             for number in os.read(reading, 64):
-                if number in numbers:
+                if number == signal.SIGINT and _is_searching.is_set():
+                    _is_searching.clear()
+                    os.write(2, b"\nThe search ends with the best that it has found. Ctrl+C again ends the command.\n")
+                    _goes_on.put(True)
+                elif number in numbers:
                     leave(SIGNALED + number)
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
@@ -105,8 +126,14 @@ def leave(code: int) -> None:
 
 
 def _stand_still(number: int, frame: object) -> None:
-    """Block the main thread, in which Python calls handlers, until the thread that reads signals ends the process."""
+    """Block the main thread, in which Python calls handlers, until the thread that reads signals ends the process.
+
+    Only that thread decides; it may end a search instead.
+    """
     _is_main_thread_still.set()
+    if number == signal.SIGINT and _goes_on.get():
+        _is_main_thread_still.clear()
+        raise KeyboardInterrupt
     _wait_for_the_end()
 
 

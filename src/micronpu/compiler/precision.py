@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from micronpu.base.errors import MicroNpuError, UnsupportedError
+from micronpu.base.leaving import ended_early
 from micronpu.base.quiet import quiet
 from micronpu.chips.chip import ACTIVATIONS
 from micronpu.compiler import thresholds as at
@@ -56,7 +57,7 @@ from micronpu.quantize.thresholds import FIT_SAMPLES
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
-from micronpu.upstream.session import one_thread
+from micronpu.upstream.session import functions_left, one_thread
 from micronpu.verify.judge import ElementSources, compared, expected_changes, for_search, sources_of, with_others
 from micronpu.verify.sensitivity import Fidelity, Path, PrecisionPrice, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
@@ -139,7 +140,7 @@ def chosen(
             known = {name: results for name, (_, results) in picked.items()}
             start = search.rated(allowed.activations, plain, {}, results=known)
         with clock.step("choose") as search.progress:
-            found = search.chosen(search.priced(start))
+            found = search.chosen(start)
     return replace(found, results=_of(trials, found.results))
 
 
@@ -159,6 +160,7 @@ class Search:
 
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
+        compiled: programs with a price, in order.
         progress: called with the finished fraction.
         first: price of the first program.
     """
@@ -180,18 +182,26 @@ class Search:
         self.has_magnitudes = any(map(has_magnitudes, modules.values()))
         self.statistics = FloatStatistics() if statistics is None else statistics
         self.attempts: list[tuple[str, Tried, Tried]] = []
+        self.compiled: list[Tried] = []
         self.progress: Callable[[float], None] = lambda part: None
         self.count = 0
         self.first: PrecisionPrice | None = None
         self.sources: dict[str, list[ElementSources | None]] = {}
 
     def chosen(self, start: Tried) -> Chosen:
-        """Return the best program within the time."""
-        tried = self.explored(start)
-        most = self.allowed.slowdown * start.cycles
-        best = self.best(tried, most)
-        best = best if best.is_near else self.on_core(best, most)
-        return Chosen(best.modules, self.frontier(tried, best, start), best.results or {})
+        """Return the best program within the time; if Ctrl+C ends the search, the best of those compiled so far."""
+        try:
+            with ended_early(), functions_left():
+                start = self.priced(start)
+                tried, most = self.explored(start), self.allowed.slowdown * start.cycles
+                best = self.best(tried, most)
+                best = best if best.is_near else self.on_core(best, most)
+                frontier = self.frontier(tried, best, start)
+        except KeyboardInterrupt:
+            start, *others = self.compiled or [start]
+            best = self.best([start, *others], self.allowed.slowdown * start.cycles)
+            frontier = self.frontier([best], best, start, is_interrupted=True)
+        return Chosen(best.modules, frontier, best.results or {})
 
     def explored(self, start: Tried) -> list[Tried]:
         """Return programs at several prices, the first one first.
@@ -325,7 +335,13 @@ class Search:
             return tried
         self.first = self.first or price
         more = price.in_float > self.first.in_float
-        return replace(tried, price=replace(price, cycles=max(price.cycles, self.first.cycles)) if more else price)
+        return self.kept(tried, replace(price, cycles=max(price.cycles, self.first.cycles)) if more else price)
+
+    def kept(self, tried: Tried, price: PrecisionPrice | None) -> Tried:
+        """Return the program with a price, as one to return if the search ends here."""
+        made = replace(tried, price=price)
+        self.compiled += [] if price is None else [made]
+        return made
 
     def corrected(self, tried: Tried, cures: Cures) -> Tried:
         """Return the program with those corrections that bring it nearer to float on the evaluated samples."""
@@ -345,7 +361,7 @@ class Search:
                 found += [(made, same)] if self.helps(tried, made) else []
             if found:
                 best, same = max(found, key=lambda made: made[0].gains_on(tried))
-                tried, known = (replace(best, price=tried.price) if same else self.priced(best)), best.calibrated
+                tried, known = (self.kept(best, tried.price) if same else self.priced(best)), best.calibrated
         return replace(tried, calibrated=known)
 
     def helps(self, before: Tried, after: Tried) -> bool:
@@ -477,7 +493,7 @@ class Search:
                 best = other
         return best
 
-    def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried) -> Frontier:
+    def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried, *, is_interrupted: bool = False) -> Frontier:
         """Return the measurements, for the report."""
         every = list(tried) if any(t is best for t in tried) else [*tried, best]
         if self.allowed.is_cheapest and best.name != start.name and not any(t is start for t in tried):
@@ -487,11 +503,11 @@ class Search:
             for t in every
         )
         weights = activations = math.inf
-        if not best.is_whole:
+        if not best.is_whole and not is_interrupted:
             recordings, exact = self.for_order(best, noisiest=False)
             if len(exact) >= at.FEWEST_LIMITS:
                 weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
-        return Frontier(points, self.calls, weights, activations, best.is_near)
+        return Frontier(points, self.calls, weights, activations, best.is_near, is_interrupted)
 
 
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:

@@ -282,6 +282,7 @@ class Frontier:
         weights: dB of the chosen program with float activations: the limit of its int8 weights.
         activations: dB of the chosen program with float weights.
         is_near: True if the chosen program is near float.
+        is_interrupted: True if Ctrl+C ended the search.
     """
 
     points: tuple[Point, ...]
@@ -289,6 +290,7 @@ class Frontier:
     weights: float = math.inf
     activations: float = math.inf
     is_near: bool = False
+    is_interrupted: bool = False
 
     def with_time(self, milliseconds: float | None) -> Frontier:
         """Return the measurements with the time of the chosen program as it was written."""
@@ -313,8 +315,9 @@ class Frontier:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if the chosen program is near float."""
-        return (self.measured,) if self.is_near else ()
+        """Return a note if the chosen program is near float, and one if not all programs were tried."""
+        ended = "Precision: Ctrl+C ended the search; this is the best program until then."
+        return (*((self.measured,) if self.is_near else ()), *((ended,) if self.is_interrupted else ()))
 
     @property
     def warnings(self) -> tuple[ReportWarning, ...]:

@@ -53,7 +53,7 @@ def exclusive() -> Iterator[None]:
     with _lock, contextlib.ExitStack() as stack:
         _here.is_inside = True
         stack.callback(setattr, _here, "is_inside", False)
-        stack.enter_context(_functions_left())
+        stack.enter_context(functions_left())
         stack.enter_context(np.errstate(all="warn", under="ignore"))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -86,7 +86,7 @@ def _check() -> None:
 
 
 @contextlib.contextmanager
-def _functions_left() -> Iterator[None]:
+def functions_left() -> Iterator[None]:
     """Leave transforms such as torch.vmap that an error has left open; torch would otherwise stay inside them.
 
     An exported program has their begin and their end as operators of the graph; an error between them skips the end.

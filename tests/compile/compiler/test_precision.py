@@ -217,6 +217,37 @@ def test_a_logarithm_of_a_power_is_near_float_within_the_time():
     assert not [w for w in chosen.report.warnings if w.rule in ("precision", "far-from-float", "int8-power")]
 
 
+@pytest.mark.parametrize("programs", [0, 2])
+def test_ctrl_c_ends_a_search_with_the_best_program_so_far(monkeypatch, programs):
+    """The first is int8's; the second program that the search tries is nearer to float."""
+    made = precision.Search.made
+
+    def interrupted(self: precision.Search, *args: Any, **options: Any) -> Tried:
+        if self.count > programs:
+            torch._C._functorch._vmap_increment_nesting(2, "error")  # as between two operators of an exported vmap
+            raise KeyboardInterrupt
+        return made(self, *args, **options)
+
+    monkeypatch.setattr(precision.Search, "made", interrupted)
+    data, open_transforms = rows(1, 64), dict[str, int]()
+    int8, found = (
+        compiled(
+            LogPower(),
+            data,
+            "corstone300",
+            quantization=how,
+            callback=lambda step, part: open_transforms.update(
+                {step: torch._C._functorch.get_dynamic_layer_stack_depth()}
+            ),
+        )
+        for how in ("int8", "auto")
+    )
+    assert (found.buffer == int8.buffer) == (programs == 0)
+    assert found.report.accuracy.sqnr >= int8.report.accuracy.sqnr + 3 * programs
+    assert "Precision: Ctrl+C ended the search; this is the best program until then." in found.report.notes
+    assert set(open_transforms.values()) == {0}
+
+
 def test_without_int16_it_is_float_on_the_core():
     auto = compiled(LogPower(), rows(1, 64), "imxrt700", quantization="auto")
     assert auto.report.accuracy.sqnr > 20

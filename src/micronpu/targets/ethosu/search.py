@@ -21,6 +21,7 @@ from typing import Any
 from micronpu.base.cache import Entry, in_short
 from micronpu.base.cluster import cluster
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.leaving import ended_early
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
@@ -266,11 +267,12 @@ class _Search:
         known: dict[Variant, int] = {}
         tried, ended, made = 0, "", self._usual
         try:
-            for variant, trial in self._trials(variants, until):
-                if trial.cycles is not None and trial.cycles < (1 - _LEAST_GAIN) * before:
-                    known[variant] = trial.cycles
-                tried += 1
-                notify()
+            with ended_early():
+                for variant, trial in self._trials(variants, until):
+                    if trial.cycles is not None and trial.cycles < (1 - _LEAST_GAIN) * before:
+                        known[variant] = trial.cycles
+                    tried += 1
+                    notify()
             ended = "the time was over" if tried < len(variants) else ""
         except KeyboardInterrupt:
             ended = INTERRUPTED
