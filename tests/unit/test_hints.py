@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
+from micronpu.deploy.build import _tool_error
 from micronpu.runtime.arguments import _reshaped
 
 SHAPES = [
@@ -32,3 +34,37 @@ def test_only_ones_and_flattened_tensors_are_reshaped() -> None:
     assert _reshaped((1, 3), (1, 4)) == ""
     for given in itertools.permutations((1, 2, 3)):
         assert eval(_reshaped(given, (3, 2, 1)), {"tensor": torch.zeros(given)}).shape == (3, 2, 1)
+
+
+@pytest.mark.parametrize("wanted", [(1, 3, 64, 48), (2, 8, 5), (1, 4, 6, 5, 3)])
+def test_channels_last_are_moved_and_never_reshaped(wanted: tuple[int, ...]) -> None:
+    right = torch.randn(wanted)
+    tensor = right.movedim(1, -1)
+    assert _reshaped(tuple(tensor.shape), wanted) == "tensor.movedim(-1, 1)"
+    assert torch.equal(tensor.movedim(-1, 1), right)
+    assert _reshaped((wanted[0], math.prod(wanted[2:]), wanted[1]), wanted) == (
+        "" if len(wanted) > 3 else "tensor.movedim(-1, 1)"
+    )
+
+
+BUILDS = [
+    (
+        ("/usr/ld: cannot open linker script x", "collect2: error: ld returned 1 exit status"),
+        "cannot open",
+    ),
+    (
+        (
+            "/usr/ld: a.elf section `.text' will not fit",
+            "/usr/ld: region `FLASH' overflowed by 9 bytes",
+        ),
+        "region",
+    ),
+    (("/usr/ld: a.o: in function `f':", "/usr/ld: a.o: warning: x", "/usr/ld: a.o: bad thing"), "a.o: bad thing"),
+    (("collect2: fatal error: cannot find 'ld'",), "collect2: fatal"),
+    (("a.c:1:2: error: no", "collect2: error: ld returned 1 exit status"), "a.c:1:2: error: no"),
+]
+
+
+@pytest.mark.parametrize("lines, said", BUILDS)
+def test_a_build_quotes_the_linker_and_not_its_caller(lines: tuple[str, ...], said: str) -> None:
+    assert _tool_error(lines).startswith(said)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from micronpu.base.errors import FileError, OptionError
+from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import read_file, write_file
 from micronpu.base.installed import how_to_install
 from micronpu.base.leaving import scratch_folder
@@ -329,12 +329,26 @@ def _firmware(model: Path, how: ModelBuild, vectors: str | None, *, quiet: bool)
     )
     with contextlib.ExitStack() as stack:
         folder = how.output or stack.enter_context(scratch_folder("micronpu-")) / "firmware"
-        with console.at_work("deploy"):
-            deploy_together([source], folder, target=how.target, force=is_deployed(folder))
-        done = built(folder, how.options())
+        with _without(folder, model) if how.output is None else contextlib.nullcontext():
+            with console.at_work("deploy"):
+                deploy_together([source], folder, target=how.target, force=is_deployed(folder))
+            done = built(folder, how.options())
         if not quiet:
             show(done)
         yield done.image
+
+
+@contextlib.contextmanager
+def _without(folder: Path, model: Path) -> Iterator[None]:
+    """Replace what errors say of files in a folder that is removed."""
+    try:
+        yield
+    except MicroNpuError as error:
+        if str(folder) not in str(error):
+            raise
+        kept = [part for part in error.hint.split("; ") if str(folder) not in part]
+        kept.append("--output DIR, which keeps the folder, its README.md and the whole output")
+        raise type(error)(error.what.replace(str(folder), f"The firmware of {model}"), hint="; ".join(kept)) from error
 
 
 def built(folder: Path, options: BuildOptions) -> Built:

@@ -25,7 +25,9 @@ _STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 _UNDEFINED = re.compile(r"undefined reference to `([^'(]+)")
 _MOST = 4
 """Maximum number of names in a message."""
-_ERRORS = re.compile(r"error: |overflowed by|cannot find|VFP register|multiple definition")
+_ERRORS = re.compile(r"(?<!collect2: )error: |overflowed by|cannot find|VFP register|multiple definition")
+_LINKER, _COLLECT = re.compile(r"^\S*/ld(\.bfd)?: (?!.*(: in function|warning: ))"), re.compile(r"^collect2: ")
+"""Lines with an error, other lines of the linker, and the line of gcc, which says only that there were such lines."""
 _CAUSES = (
     (r"VFP register|[Cc]onflicting (CPU|architecture)", "an ExecuTorch that is built for the core of this folder"),
     (r"overflowed by", "a larger chip, a smaller program, or a linker script of your own: --linker FILE.ld"),
@@ -281,5 +283,5 @@ def _tool_error(lines: Sequence[str]) -> str:
     if names:
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         return f"undefined reference to {', '.join([*names][:_MOST])}{more}"
-    first = next((line.strip() for line in lines if _ERRORS.search(line)), "")
-    return re.sub(r"^\S*/ld(\.bfd)?: ", "", first)
+    first = (line.strip() for pattern in (_ERRORS, _LINKER, _COLLECT) for line in lines if pattern.search(line))
+    return _LINKER.sub("", next(first, ""))

@@ -110,10 +110,12 @@ def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorVal
 def _reshaped(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """Return the expression that gives a tensor the required shape without mixing its axes; "" if there is none."""
     own, others = ([size for size in of if size != 1] for of in (shape, wanted))
-    if math.prod(shape) != math.prod(wanted):
-        return ""
-    if own == others or sorted(own) != sorted(others):
+    if own == others or (math.prod(shape) == math.prod(wanted) and min(len(own), len(others)) < 2):
         return f"tensor.reshape{wanted}"
+    if sorted(own) != sorted(others):
+        return ""
+    if len(shape) > 2 and (*shape[:1], shape[-1], *shape[1:-1]) == wanted:
+        return "tensor.movedim(-1, 1)"
     waiting, order = list(range(len(shape))), list[int]()
     for size in wanted if len(wanted) == len(shape) else [*[1] * shape.count(1), *others]:
         order.append(next(axis for axis in waiting if shape[axis] == size))
