@@ -99,11 +99,11 @@ def report(
 ) -> DelegationReport:
     """Of a program of one operation on a NPU at 500 MHz."""
     bus = {
-        "AXI0": BusTraffic("Sram", sram * 4, 0, sram // 2, 0),
-        "AXI1": BusTraffic("OffChipFlash", flash * 4, 0, flash // 2, 0),
+        "AXI0": BusTraffic("sram", sram * 4, 0, sram // 2, 0),
+        "AXI1": BusTraffic("mram", flash * 4, 0, flash // 2, 0),
     }
     cycles = max(arithmetic, sram, flash)
-    cost = Cost(cycles, arithmetic, {"Sram": sram, "OffChipFlash": flash}, 0, 0.5, clock_mhz=500, bus=bus)
+    cost = Cost(cycles, arithmetic, {"sram": sram, "mram": flash}, 0, 0.5, clock_mhz=500, bus=bus)
     operation = Operation(0, "conv2d", "", (1,), 1, Origin(()), cost)
     latency = (
         Latency("NPU", cycles, 500, 0.8, 1.25, "a model"),

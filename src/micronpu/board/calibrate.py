@@ -282,7 +282,7 @@ def calibrate(
     Raises:
         OptionError: the chip's backend has no such constants, or no memory that the logs name.
     """
-    names = _memories(chip, logs, runs)
+    _check_memories(chip, logs, runs)
     slower, call = fit(runs)
     before: tuple[dict[str, float], float] = ({}, runs[0].call_us())
     rows: list[Measurement] = []
@@ -296,11 +296,11 @@ def calibrate(
     changes["npu", "", MEASURED] = len({run.report.hashes.get("program", "") for run in runs})
     if any(run.whole is not None for run in runs):
         changes["npu", "", "call_us"] = tuple(round(call * part, 1) for part in (0.5, 1.0, 2.0))
-    for name, memory in names.items():
-        rate = _rate(runs, name)
-        if rate is not None and slower.get(name, 1.0) != 1.0:
+    for memory in chip.memories:
+        rate = _rate(runs, memory.name)
+        if rate is not None and slower.get(memory.name, 1.0) != 1.0:
             assert chip.npu is not None and chip.npu.clock_mhz is not None
-            changes["memory", memory, "bandwidth"] = rate * chip.npu.clock_mhz * 1e6 / slower[name]
+            changes["memory", memory.name, "bandwidth"] = rate * chip.npu.clock_mhz * 1e6 / slower[memory.name]
     found = MemoryCalibration(
         chip.name,
         tuple(f"{log.name} ({log.form})" for log in logs),
@@ -312,23 +312,21 @@ def calibrate(
     return found, changes
 
 
-def _memories(chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed]) -> Mapping[str, str]:
-    """Return the name of the chip's memory by that of the estimate."""
+def _check_memories(chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed]) -> None:
+    """Refuse a chip without constants of time, and logs of memories that its file does not have."""
     backend = next(f for f in BACKENDS.values() if f.has(chip))
-    names: Mapping[str, str] = backend.memory_names(chip)
-    if not names:
+    if not backend.is_calibrated:
         raise OptionError(f"{backend.title} has no constants of time in its chip files.", hint="the chip of an Ethos-U")
     for log, run in zip(logs, runs, strict=True):
         for counter, count in log.beats.items():
             port = _port_of(counter, run.report)
             memory = run.report.bus[port].memory if port in run.report.bus else ""
-            if count and port and memory not in names:
+            if count and port and memory not in {m.name for m in chip.memories}:
                 raise OptionError(
                     f"The log {log.name} counts {count:,} of {counter}, but the chip file of {chip.name} has no memory "
                     "behind that port.",
                     hint='a [[memory]] with the role "weights", with its size',
                 )
-    return names
 
 
 def _port_of(counter: str, report: DelegationReport) -> str:

@@ -39,10 +39,10 @@ from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
-from micronpu.report.operations import IOTensor, StateRow
+from micronpu.report.operations import IOTensor, StateRow, renamed
 from micronpu.report.texts import file_name
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
-from micronpu.targets.board import board_of, pools_of
+from micronpu.targets.board import Board, board_of, pools_of
 from micronpu.verify.guard import first_causes
 from micronpu.verify.program import Expected, verified
 from micronpu.verify.static_checks import of_graph, of_placement
@@ -154,7 +154,9 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
     stripped, methods = strip(buffer), {}
     for own, host in zip(staged, hosts, strict=True):
         plan, _ = read_plan(stripped, method=own.name)
-        memory = _memory_of(plan, len(stripped), target, consists, host.partitions)
+        board = board_of(plan, target)
+        memory = _memory_of(plan, len(stripped), board, consists, host.partitions)
+        host = replace(host, report=_with_memories(host.report, board))
         methods[own.name] = _untried(own, host, buffer, notes, memory, made.handles[own.name or ONLY])
     del stripped
     release()
@@ -207,6 +209,12 @@ def _untried(
         quantized.examples,
         kernels,
     )
+
+
+def _with_memories(report: DelegationReport, board: Board) -> DelegationReport:
+    """Return the report with the board's names of memories, instead of those of estimates."""
+    operations = (o if o.cost is None else replace(o, cost=o.cost.renamed(board.memory)) for o in report.operations)
+    return replace(report, operations=tuple(operations), bus=renamed(report.bus, board.memory))
 
 
 def _with_time(own: Staged, report: DelegationReport) -> Frontier | None:
@@ -312,7 +320,7 @@ _HIDDEN = (
 def _memory_of(
     plan: Plan,
     size: int,
-    target: str,
+    board: Board,
     consists_of: Sequence[Mapping[str, int]],
     parts: Sequence[CompiledPartition],
 ) -> MemoryReport:
@@ -321,12 +329,11 @@ def _memory_of(
     Args:
         plan: of the method, in the program for the board.
         size: of the program in bytes.
-        target: that it was compiled for.
+        board: that it was compiled for.
         consists_of: bytes of the program's file by kind, of `PROGRAM`; the remainder is `REST`.
         parts: compiled partitions.
     """
     pools = pools_of(plan)
-    board = board_of(plan, target)
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
     items = [Item(what, size) for what, size in sums.items() if size]
     items.append(Item(REST, max(size - sum(item.bytes for item in items), 0)))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from micronpu.report.codec import named
 from micronpu.report.shown import JsonReport
+from micronpu.report.texts import plural
 
 Array = npt.NDArray[Any]
 
@@ -20,8 +21,6 @@ LEAST, LEAST_RECORDINGS = 16, 8
 """Number of calibration samples, and of recordings of a model with states, from which on some are held out."""
 WRONG = 0.5
 """Share of samples with another top-1 result from which a program decides otherwise."""
-_LISTED = 8
-"""Maximum number of samples that are listed by number."""
 _PLACED, _PROBABLE, _UNDECIDED = 0.9, 1e-3, 1e-3
 """Share of the variance of a vector's elements that their means explain, from which each element has its own place;
 largest difference of a sum of probabilities from 1; lead of the largest element over the spread of all elements, below
@@ -299,13 +298,17 @@ class ProgramAccuracy:
             return "on the example inputs"
         kind = "recording" if self.calls else "sample"
         count = f"{len(self.rows)} {'held-out ' if self.held_out else ''}{kind}{'' if len(self.rows) == 1 else 's'}"
-        calls = f", {self.calls:,} call{'' if self.calls == 1 else 's'}" if self.calls else ""
-        listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
+        calls = f" ({self.calls:,} call{'' if self.calls == 1 else 's'})" if self.calls else ""
         if self.held_out:
-            others = f" and {self.calibrated} cross-validated" if self.calibrated else ""
-            return f"on {count}{others} ({listed}{calls})"
+            return f"on {count}{f' and {self.calibrated} cross-validated' if self.calibrated else ''}{calls}"
         least = LEAST_RECORDINGS if self.calls else LEAST
-        return f"on {count} that also calibrated ({listed}{calls}; give {least} different ones to have some held out)"
+        return f"on {count}{calls} that also calibrated (give {least} different ones to have some held out)"
+
+    @property
+    def numbers(self) -> str:
+        """Return which samples these are, as a sentence without full stop."""
+        held_out = "held out" if self.held_out else "calibrated, too"
+        return f"Measured on {', '.join(map(str, self.rows))} of {self.of} ({held_out})"
 
     def __str__(self) -> str:
         several = len(self.outputs) > 1
@@ -346,9 +349,9 @@ class Agreement:
             return f"The program was not compared with the quantized model: {self.reason}."
         inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
         if self.equal == 1.0:
-            return f"Against the quantized model, on {inputs}: all of {self.elements:,} outputs equal."
+            return f"Against the quantized model, on {inputs}: the same {plural(self.elements, 'value')}."
         text = (
-            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} outputs equal, at most "
+            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} values equal, at most "
             f"{self.largest:.3g} LSB off ({self.bound:.3g} expected)."
         )
         if self.hanging:

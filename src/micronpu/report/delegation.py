@@ -221,8 +221,11 @@ class DelegationReport(JsonReport):
 
     @property
     def all_remarks(self) -> tuple[str, ...]:
-        """Return `remarks` with details of the compilation."""
-        return (*self.remarks, *self.details)
+        """Return `remarks` with the numbers of the samples, the rewrites, and details of the compilation."""
+        rewritten = Counter(name for v in self.verdicts for name in v.rewrites)
+        names = ", ".join(f"{n} x {name}" for name, n in rewritten.items())
+        numbers = [] if self.accuracy is None or not self.accuracy.rows else [f"{self.accuracy.numbers}."]
+        return (*self.remarks, *numbers, *([f"Rewritten to fit: {names}."] if names else []), *self.details)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -302,30 +305,6 @@ class DelegationReport(JsonReport):
             return f"{count} of {len(self.verdicts)} operators in int8 on {self.target}"
         calls = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
         return f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target} in {calls}"
-
-    def __str__(self) -> str:
-        lines = [f"{self.summary()}."]
-        counts = Counter(v.operator for v in self.verdicts if v.delegated)
-        if counts:
-            lines.append("On the NPU: " + ", ".join(f"{n} x {o}" for o, n in counts.most_common()) + ".")
-        rewritten = Counter(name for v in self.verdicts for name in v.rewrites)
-        if rewritten:
-            lines.append("Rewritten to fit: " + ", ".join(f"{n} x {name}" for name, n in rewritten.items()) + ".")
-        for core, operators in self._by_core().items():
-            lines.append(f"On {core}, in int8: " + ", ".join(f"{n} x {o}" for o, n in operators.most_common()) + ".")
-        if self.left_over:
-            lines.append("On the core, in float:" if self.in_float else "Not on the NPU:")
-        lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        said = [f"{warning.level.capitalize()}: {warning}" for warning in self.warnings]
-        return "\n".join([*self.headline.lines[:-1], *lines, *self.figures, *self.all_remarks, *said])
-
-    def _by_core(self) -> dict[str, Counter[str]]:
-        """Return operators that a core computes in int8, by the core's name."""
-        found: dict[str, Counter[str]] = {}
-        for verdict in self.host:
-            if verdict.core:
-                found.setdefault(verdict.core, Counter())[verdict.operator] += 1
-        return found
 
     def _repr_html_(self) -> str:
         """Return the page for a notebook, isolated from the notebook's styles."""
@@ -474,12 +453,6 @@ class MethodsReport(JsonReport):
                 f"{plural(len(self.states), 'state')} that all of them have."
             )
         return tuple(said)
-
-    def __str__(self) -> str:
-        parts = [f"{self.summary()}.", *self.whole]
-        for name, report in self.methods.items():
-            parts += ["", f"Method {name}: {report}"]
-        return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         """Return the page of each method for a notebook."""

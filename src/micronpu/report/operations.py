@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from micronpu.ir.graph import Node, Origin
@@ -53,6 +53,11 @@ def together(parts: Iterable[Mapping[str, BusTraffic]]) -> dict[str, BusTraffic]
     return dict(sorted(found.items()))
 
 
+def renamed(bus: Mapping[str, BusTraffic], name: Callable[[str], str]) -> dict[str, BusTraffic]:
+    """Return the traffic with other names of the memories."""
+    return {port: replace(traffic, memory=name(traffic.memory)) for port, traffic in bus.items()}
+
+
 @dataclass(frozen=True)
 class Cost:
     """Cost of an operation of an NPU program, estimated by the NPU's compiler or by a model of the NPU.
@@ -78,6 +83,13 @@ class Cost:
     start_cycles: int = 0
     clock_mhz: float | None = None
     bus: Mapping[str, BusTraffic] = field(default_factory=dict)
+
+    def renamed(self, name: Callable[[str], str]) -> Cost:
+        """Return the cost with other names of the memories."""
+        waits: dict[str, int] = {}
+        for memory, cycles in self.memory_cycles.items():
+            waits[name(memory)] = waits.get(name(memory), 0) + cycles
+        return replace(self, memory_cycles=waits, bus=renamed(self.bus, name))
 
     @property
     def bound_by(self) -> str:

@@ -48,7 +48,9 @@ _WIDTH = 160
 
 
 class Shown:
-    """A value with a short repr, and a notebook view that equals the terminal's unless a class overrides it.
+    """A value that is printed as commands show it, with a short repr, and a notebook view that equals the terminal's.
+
+    A class may override the text and the notebook view.
 
     Dataclasses are made with ``repr=False``: their own repr would show all fields, including bytes and thousands of
     rows.
@@ -58,9 +60,11 @@ class Shown:
         view: RenderableType = shown(self, "terminal")
         return view
 
+    def __str__(self) -> str:
+        return _printed(self)[0]
+
     def __repr__(self) -> str:
-        plain = type(self).__str__ is object.__str__  # else it would call this function
-        lines = [line.rstrip() for line in (_printed(self)[0] if plain else str(self)).splitlines()]
+        lines = str(self).splitlines()
         shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
         shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
         if len(lines) > LINES:
@@ -80,7 +84,8 @@ def _printed(value: Any) -> tuple[str, str]:
     console = Console(record=True, file=io.StringIO(), width=120, highlight=False, force_jupyter=False)
     console.print(value)
     form = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
-    return console.export_text(clear=False), console.export_html(inline_styles=True, code_format=form)
+    text = "\n".join(line.rstrip() for line in console.export_text(clear=False).splitlines())
+    return text, console.export_html(inline_styles=True, code_format=form)
 
 
 class JsonReport(Shown):

@@ -70,6 +70,7 @@ class Backend(ABC):
         packages: optional packages that affect a program's bytes if they are installed.
         tools: distributions that make its payloads; their versions are recorded in a deployed folder.
         sparse: its NPUs that compute sparse layers in half the cycles, for people; "" for none.
+        is_calibrated: True if its section of a chip file has constants that measurements calibrate.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Backend(ABC):
     packages: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     sparse: str = ""
+    is_calibrated: bool = False
 
     @property
     @abstractmethod
@@ -108,10 +110,6 @@ class Backend(ABC):
             "" if unknown.
         """
         return ""
-
-    def memory_names(self, chip: Chip) -> Mapping[str, str]:
-        """Names in the chip file by names in estimates; empty if the file has no speeds to calibrate."""
-        return {}
 
     def missing(self) -> tuple[str, str]:
         """Requirements of the backend's compiler that this machine lacks, and how to get them; "" and "" for none."""

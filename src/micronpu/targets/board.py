@@ -109,6 +109,12 @@ class Board:
         """Name of the memory that programs are stored in without power."""
         return self._memory_for(WEIGHTS) or "flash" if self.is_resident else self.flash
 
+    def memory(self, name: str) -> str:
+        """Return the name in `regions` of a memory that Vela or a cost model names."""
+        far = self.far if self.memory_mode.startswith(DEDICATED_SRAM) else self.flash
+        names = {"Sram": self.sram, "Dram": far, "OnChipFlash": self.flash, "OffChipFlash": self.flash}
+        return (names | {"flash": self.flash}).get(name, name)
+
     def _memory_for(self, role: str) -> str:
         memory = self.chip.memory_for(role) if self.chip is not None else None
         return memory.name if memory is not None else ""

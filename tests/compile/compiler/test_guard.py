@@ -128,7 +128,7 @@ def test_it_is_in_every_form_of_the_report(tmp_path):
     (warning,) = report.warnings
     assert DelegationReport.from_json(report.to_json()).warnings == report.warnings
     assert json.loads(report.to_json())["warnings"][0]["node"] == warning.node
-    assert f"Warning: {warning}" in str(report)
+    assert warning.what.split()[-1] in str(report) and "─ Warning ─" in str(report)
     stream = io.StringIO()
     Console(file=stream, force_terminal=True, color_system="standard", width=100).print(report)
     assert "\x1b[1;31m" in stream.getvalue() and "Warning" in stream.getvalue()
@@ -143,7 +143,7 @@ def test_between_the_thresholds_it_is_a_note(monkeypatch):
         warnings.simplefilter("error", micronpu.AccuracyWarning)
         report = spoiled(verify=micronpu.Verification(strict=True)).report
     (warning,) = report.warnings
-    assert warning.level == "note" and f"Note: {warning}" in str(report)
+    assert warning.level == "note" and f"1. {warning}" in " ".join(str(report).split())
     stream = io.StringIO()
     Console(file=stream, force_terminal=True, color_system="standard", width=100).print(report)
     said = " ".join(stream.getvalue().split())

@@ -73,7 +73,7 @@ def test_a_quiet_beginning_is_not_the_verdict():
     assert real(program, [calls[:2] for calls in test]) < accuracy.sqnr - 10
     (output,) = accuracy.outputs
     assert len(output.over_calls) == 4 and output.float_model.interval[0] < accuracy.sqnr
-    assert "on 6 recordings that also calibrated (0, 1, 2, 3, 4, 5 of 6, 144 calls; " in str(accuracy)
+    assert "on 6 recordings (144 calls) that also calibrated (" in str(accuracy)
 
 
 def test_one_in_four_of_eight_recordings_is_held_out():
@@ -81,7 +81,7 @@ def test_one_in_four_of_eight_recordings_is_held_out():
     program = micronpu.compile(Detector().eval(), calibration[0][0], "ethos-u55-128", calibration=calibration)
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.calls, accuracy.held_out) == ((2, 6), 8, 192, True)
-    assert accuracy.calibrated == 6 and "on 2 held-out recordings and 6 cross-validated (2, 6 of 8, " in str(accuracy)
+    assert accuracy.calibrated == 6 and "on 2 held-out recordings and 6 cross-validated (" in str(accuracy)
     assert accuracy.sqnr == pytest.approx(real(program, [recording(seed) for seed in range(50, 54)]), abs=1.5)
 
 

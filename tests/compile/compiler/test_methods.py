@@ -260,7 +260,7 @@ def test_planned_memories_and_the_report(tmp_path: Path, shared: micronpu.Compil
     text = str(program.report)
     assert "2 methods: decode" in text and "1 state that all of them have" in text
     for name, method in program.methods.items():
-        assert f"Method {name}: " in text and method.report.summary() in text.partition(f"Method {name}: ")[2]
+        assert method.report.headline.lines[-1] in text.partition(f"Method {name}\n")[2]
         assert program.report.to_dict()["methods"][name] == method.report.to_dict()
     program.report.to_html(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()

@@ -119,7 +119,7 @@ def test_whole_network_is_delegated_with_rewrites_and_not_without() -> None:
     assert cured.report.partitions == 1
     rewritten = {v.operator: v.rewrites for v in cured.report.verdicts if v.rewrites}
     assert rewritten == {"max_pool2d.default": ("pad_channels",), "softmax.int": ("pad_channels",)}
-    assert "pad_channels" in str(cured.report)
+    assert any("pad_channels" in remark for remark in cured.report.all_remarks)
 
     off = NeutronOptions(converter_flavor="SDK_25_12", disabled_passes=("pad_channels",))
     plain = micronpu.compile(model, x, "imxrt700-neutron", calibration=data, options=off)

@@ -115,7 +115,7 @@ def test_what_is_measured_is_given_back() -> None:
     run = observed(CHIP, log, report())
     assert run.busy == pytest.approx(0.2) and run.whole is None
     slower, _ = fit([run])
-    assert slower["OffChipFlash"] == pytest.approx(5 / 3, rel=0.05) and 1 <= slower["Sram"] < 2.5
+    assert slower["mram"] == pytest.approx(5 / 3, rel=0.05) and 1 <= slower["sram"] < 2.5
     found, changes = calibrate(CHIP, [log], [run])
     assert abs(found.rows[0].error_after) < 0.02 < abs(found.rows[0].error_before)
     # 4 bytes a cycle at 500 MHz are 2 GB/s, and now 1.2.

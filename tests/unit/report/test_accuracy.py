@@ -61,7 +61,7 @@ def test_the_worst_output_counts():
     both = ProgramAccuracy((1, 3), 4, True, (OutputAccuracy(0, good, good), OutputAccuracy(1, bad, good)))
     assert both.sqnr == 20.0
     assert str(both) == (
-        "Accuracy on 2 held-out samples (1, 3 of 4): output 0: 40.0 dB against float, top-1 agrees on 2 of 2; 40.0 dB "
+        "Accuracy on 2 held-out samples: output 0: 40.0 dB against float, top-1 agrees on 2 of 2; 40.0 dB "
         "against the quantized model, top-1 agrees on 2 of 2. output 1: 20.0 dB against float, top-1 agrees on 1 of 2; "
         "40.0 dB against the quantized model, top-1 agrees on 2 of 2."
     )

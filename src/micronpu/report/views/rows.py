@@ -47,7 +47,7 @@ class TableRow:
     def title(self) -> str:
         """Return the name, with the number of operations if there are several."""
         if self.steps:
-            return f"{self.steps} steps of {self.members}"
+            return f"{self.steps} x these {plural(self.members, 'line')}"
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
@@ -231,15 +231,3 @@ def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", 
     if any(row.title.split(" ")[0] == "table" for row in rows):
         found.append("table: an elementwise function, looked up")
     return "; ".join(found)
-
-
-def macs_sentence(report: DelegationReport) -> str:
-    """Return a sentence about the processors of the arithmetic, or "" without any."""
-    parts = [f"{report.delegated_macs:,} multiply-accumulate operations on the NPU"] if report.delegated_macs else []
-    host = report.macs - report.delegated_macs
-    unknown = sum(not v.macs for v in report.host)
-    if host:
-        parts.append(f"{host:,} on the core" if parts else f"{host:,} multiply-accumulate operations on the core")
-    if parts and unknown:
-        parts.append(f"not counting {plural(unknown, 'operator')} on the core")
-    return ", ".join(parts)

@@ -26,7 +26,6 @@ from micronpu.report.views.rows import (
     explained,
     folded,
     kind_of_rows,
-    macs_sentence,
     macs_text,
     partition_rows,
     total_cycles,
@@ -57,7 +56,9 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
     parts.append(_Words([row for rows in partitions.values() for row in rows], tables))
     if report.host:
         style = "bold yellow" if report.left_over else "bold green"
-        parts += ["", Text(f"On the core: {plural(len(report.host), 'operator')}", style=style)]
+        where = "the core" if report.has_npu else report.target
+        macs = f", {work:,} MACs" if (work := report.macs - report.delegated_macs) else ""
+        parts += ["", Text(f"On {where}: {plural(len(report.host), 'operator')}{macs}", style=style)]
         groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host)
         parts += map(_host, groups)
     times = [text for text in report.times if not text.startswith("Energy")]
@@ -90,10 +91,7 @@ def _headline(report: DelegationReport) -> list[RenderableType]:
     style = "bold green" if not report.left_over else "bold yellow" if report.share else "bold red"
     lines = report.headline.lines
     name, _, rest = lines[-1].partition(":")
-    parts: list[RenderableType] = [*map(_named, lines[:-1]), Text.assemble((f"{name}:", "bold"), (rest, style))]
-    if macs := macs_sentence(report):
-        parts.append(Text(f"{macs}.", style="dim"))
-    return parts
+    return [*map(_named, lines[:-1]), Text.assemble((f"{name}:", "bold"), (rest, style))]
 
 
 def _next(report: DelegationReport) -> list[RenderableType]:

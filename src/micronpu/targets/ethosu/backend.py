@@ -14,9 +14,6 @@ from micronpu.targets.ethosu.accelerators import (
     EthosUNpu,
     accelerators,
     areas,
-    default_ini,
-    find_accelerator,
-    ports_of,
     system_entries,
     vela_package,
 )
@@ -46,6 +43,7 @@ class EthosU(Backend):
     backend_id = BACKEND
     tools = ("ethos-u-vela",)
     sparse = "Ethos-U85"
+    is_calibrated = True
 
     @property
     def options(self) -> type[EthosUOptions]:
@@ -76,14 +74,6 @@ class EthosU(Backend):
             "max_sram_bytes": memory.bytes if memory is not None else 0,
             **({"separate_io": True} if runs_linux(target.chip.core) else {}),
         }
-
-    def memory_names(self, chip: Chip) -> Mapping[str, str]:
-        npu = EthosUNpu.of(chip)
-        accelerator = find_accelerator(npu.accelerator)
-        config, mode = npu.system_config or accelerator.system_config, npu.memory_mode or accelerator.memory_mode
-        ports, found_areas = ports_of(default_ini(), config, mode, accelerator), areas(chip)
-        found = {ports[2].memory: found_areas["cache_mem_area"], ports[0].memory: found_areas["const_mem_area"]}
-        return {name: memory.name for name, memory in found.items() if memory is not None}
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
         """Keep a Vela configuration chosen by the user."""

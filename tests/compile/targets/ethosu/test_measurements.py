@@ -49,7 +49,7 @@ def test_measurements_change_the_time_and_no_byte(measured: Path) -> None:
     assert slower.cycles > 2 * npu.cycles and (slower.low, slower.high) == (0.8, 1.25)
     assert slower.source.endswith("measured on your board, 3 networks") and "measured" not in npu.source
     flash, own = (
-        sum(o.cost.memory_cycles.get("OffChipFlash", 0) for o in p.report.operations if o.cost is not None)
+        sum(o.cost.memory_cycles.get("mram", 0) for o in p.report.operations if o.cost is not None)
         for p in (before, after)
     )
     assert own > 3 * flash
