@@ -32,13 +32,10 @@ class LiteRtRuntime:
     """
 
     title = "LiteRT's reference kernels"
-    keeps_tensors = True
 
     def __init__(self, file: LiteRtFile, data: bytes, keys: Sequence[Hashable]) -> None:
         self._file, self._data = file, data
         self._tensors = {t.index: t for t in file.tensors if t.key in keys}
-        for given in file.outputs:
-            self._tensors.setdefault(given.index, given)
         self._values: dict[int, npt.NDArray[Any]] = {}
         self._process: RuntimeProcess | None = None
 
@@ -78,8 +75,8 @@ class LiteRtRuntime:
             else:
                 self._ask({"do": "begin"})
 
-    def run(self, inputs: Row) -> Sequence[torch.Tensor]:
-        """Run one call, and return the outputs; see `OwnRuntime`."""
+    def run(self, inputs: Row) -> None:
+        """Run one call; see `OwnRuntime`."""
         arrays = [_stored(t, v).tobytes() for t, v in zip(self._file.inputs, inputs, strict=True)]
         answer, blobs = self._ask({"do": "run", "tensors": list(self._tensors)}, arrays)
         self._values = {
@@ -87,7 +84,6 @@ class LiteRtRuntime:
             for index, kind, blob in zip(self._tensors, answer["tensors"], blobs, strict=True)
             if kind is not None
         }
-        return [_real(t, self._values[t.index]) for t in self._file.outputs]
 
     def tensor(self, key: Hashable) -> torch.Tensor | None:
         """Return a tensor of the last call; see `OwnRuntime`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ class OnnxRuntime:
     """
 
     title = "onnxruntime"
-    keeps_tensors = True
 
     def __init__(self, data: bytes, path: Path, network: Network) -> None:
         self._data, self._path, self._network = data, path, network
@@ -83,7 +82,7 @@ class OnnxRuntime:
     def begin(self) -> None:
         """Do nothing: files have no states."""
 
-    def run(self, inputs: Row) -> Sequence[torch.Tensor]:
+    def run(self, inputs: Row) -> None:
         """Run one call; see `OwnRuntime`."""
         assert self._process is not None
         arrays = [v.numpy().astype(kind) for v, kind in zip(inputs, self._kinds.values(), strict=True)]
@@ -95,7 +94,6 @@ class OnnxRuntime:
             for name, kind, blob in zip(self._names, answer["tensors"], blobs, strict=True)
             if kind is not None and np.dtype(kind[0]) in _DTYPES
         }
-        return ()
 
     def tensor(self, key: Hashable) -> torch.Tensor | None:
         """Return a tensor of the last call; see `OwnRuntime`."""
