@@ -7,11 +7,9 @@ with a time limit, and its outputs are read back.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import MicroNpuError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import read_file
-from micronpu.base.leaving import scratch_folder, undone
+from micronpu.base.leaving import scratch_folder
+from micronpu.base.processes import finished, how_it_ended, last_words
 from micronpu.board.gdb import BoardError
 from micronpu.board.model import BoardModel, model_of
 from micronpu.board.nsys_tools import RUNNER, chips, examine
@@ -32,9 +31,6 @@ from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 from micronpu.targets.registry import find_target
 
 Array = npt.NDArray[Any]
-
-_SAID = 2000
-"""Characters of the runner's output in which its last message is searched."""
 
 
 def chip_that_runs(data: bytes, target: str) -> str | None:
@@ -182,14 +178,28 @@ class NsysBoard:
         libraries = [str(Path(self._nsys).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
         log = folder / "log.txt"
-        status = _finish(command, folder, environment, log, self._seconds)
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    watched(command),
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that the simulator, which the runner starts, ends with it
+                )
+        except OSError as error:
+            raise BoardError(f"{self._runner} cannot be started: {error.strerror or error}.") from error
+        with process:
+            status = finished(process, self._seconds)
         said = log.read_text(encoding="utf-8", errors="replace")
         self.output += said
         if status:
-            raise BoardError(f"{RUNNER} {_how_it_ended(status)}.{_last_words(said)}", hint="--console shows all of it")
+            raise BoardError(f"{RUNNER} {how_it_ended(status)}.{last_words(said)}", hint="--console shows all of it")
         if status is None:
             raise BoardError(
-                f"{RUNNER} did not finish within {self._seconds:g} seconds and was ended.{_last_words(said)}",
+                f"{RUNNER} did not finish within {self._seconds:g} seconds and was ended.{last_words(said)}",
                 hint="a longer time limit, or fewer vectors",
             )
 
@@ -235,51 +245,3 @@ def check_same_io(model: BoardModel, reference: BoardModel) -> None:
                 f"The {what} of {reference.name} are not those of {model.name}, so that it is no reference for it.",
                 hint='the same model and calibration data, compiled with converter="reference"',
             )
-
-
-def _finish(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, seconds: float
-) -> int | None:
-    """Run a command to its end; return its exit status, or None if the time limit was exceeded."""
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                watched(command),
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that the simulator, which the runner starts, ends with it
-            )
-        except OSError as error:
-            raise BoardError(f"{command[0]} cannot be started: {error.strerror or error}.") from error
-        with undone(lambda: _end(process)):
-            try:
-                return process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a running runner with all of its processes."""
-    if process.returncode is None:  # after it has been waited for, its number may be another process's
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _how_it_ended(status: int) -> str:
-    number = -status if status < 0 else status - 128  # a shell reports signals like this
-    with contextlib.suppress(ValueError):
-        return f"crashed with {signal.Signals(number).name}"
-    return f"ended with code {status & 0xFF}"
-
-
-def _last_words(said: str) -> str:
-    lines = [line.strip() for line in said[-_SAID:].splitlines() if line.strip()]
-    return f' Its last words: "{lines[-1][:200]}".' if lines else ""

@@ -22,7 +22,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from typing import Any, TypeVar
 from micronpu.base.cache import user_folder
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder, undone
+from micronpu.base.processes import end
 
 SUPPORTED_EXECUTORCH = "1.5"
 """Major and minor version whose C++ interface the sources use; the library's soname does not contain it."""
@@ -473,13 +473,7 @@ def _compile(
 def _finished(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Like `subprocess.run`, but in a separate session, so that the compiler's children are killed with it."""
     started: list[subprocess.Popen[str]] = []
-
-    def kill() -> None:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-    with undone(kill):
+    with undone(lambda: [*map(end, started)]):
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -493,9 +487,8 @@ def _finished(command: Sequence[str], environment: dict[str, str]) -> subprocess
             started.append(process)
             try:
                 output, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
-            except BaseException:
-                kill()
-                raise
+            finally:
+                end(process)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 

@@ -16,7 +16,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -29,8 +28,9 @@ from micronpu.base.arguments import items
 from micronpu.base.errors import ConverterError, FileError, ModelError, OptionError
 from micronpu.base.files import check_name, write_file
 from micronpu.base.flatbuffer import CorruptFlatbufferError
-from micronpu.base.leaving import scratch_folder, undone
+from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
+from micronpu.base.processes import finished, how_it_ended, last_words
 from micronpu.container.litert_view import read_model
 from micronpu.container.payload import Artifacts
 from micronpu.emit.litert import to_litert
@@ -194,7 +194,7 @@ class SdkConverter:
                 if code is None:
                     raise ConverterError(
                         f"The Neutron converter {PACKAGE} did not finish within {timeout:g} seconds and was ended."
-                        + _last_words(log),
+                        + last_words(log),
                         hint="a longer converter_timeout, or a smaller model",
                     )
                 yield _Outcome(_checked_result(folder_path, code, log, request), folder_path, log)
@@ -221,37 +221,13 @@ def _run_worker(folder: Path, timeout: float) -> int | None:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # allows killing the SDK's child processes too
                 )
-            try:
-                with undone(lambda: _end(worker)):
-                    return worker.wait(timeout)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                # Only while the worker is not reaped: afterwards its process id may be reused.
-                if worker.returncode is None:
-                    _end(worker)
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Kill a running worker and its children."""
-    with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(worker.pid, signal.SIGKILL)
-        else:
-            worker.kill()
-    worker.wait()
+            return finished(worker, timeout)
 
 
 def _read_log(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_LIMIT))
         return file.read().decode("utf-8", errors="replace")
-
-
-def _last_words(log: str) -> str:
-    """The last line of the converter's output, as a sentence."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return f' Its last words: "{lines[-1][:200]}".' if lines else ""
 
 
 def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -261,21 +237,14 @@ def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any
         with contextlib.suppress(OSError, ValueError):
             result = parse_json((folder / "result.json").read_text(encoding="utf-8"))
     if not isinstance(result, dict) or not ("error" in result or isinstance(result.get("versions"), dict)):
+        how = how_it_ended(code) if code else "ended the process without a result"
         raise ConverterError(
-            f"The Neutron converter {PACKAGE} {_how_it_died(code)}.{_last_words(log)}",
+            f"The Neutron converter {PACKAGE} {how}.{last_words(log)}",
             hint="another version of the SDK, or operators_not_to_delegate to find the operator that it stumbles over",
         )
     if "error" in result:
         raise _failure(str(result["error"]), str(result.get("detail", "")), log, request)
     return result
-
-
-def _how_it_died(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"crashed with {signal.Signals(-code).name}"
-        return f"was ended by signal {-code}"
-    return f"ended with code {code} in the middle of its work" if code else "ended the process without a result"
 
 
 def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
@@ -302,7 +271,7 @@ def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> Co
         "garbage": (f"{sdk} gave a {detail} instead of the bytes of a model", newer),
     }
     what, hint = known.get(kind, (f"{sdk} refused the partition: {first.rstrip('.')}", without))
-    return ConverterError(f"{what}.{_last_words(log) if kind == 'garbage' else ''}", hint=hint)
+    return ConverterError(f"{what}.{last_words(log) if kind == 'garbage' else ''}", hint=hint)
 
 
 def _result_file(done: _Outcome, name: str) -> bytes:
