@@ -15,7 +15,8 @@ from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console
 from micronpu.cli.options import Target, chosen_options
 from micronpu.cli.settings import How, Labels, MetricName, quantization_of
-from micronpu.cli.sources import NO_PICTURES, Pictures
+from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
+from micronpu.targets.registry import find_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +55,6 @@ def evaluate(
 ) -> None:
     """Compare the accuracy of a .pte with the float model, with significance."""
     from micronpu.cli.files import load_with
-    from micronpu.cli.sources import load_data, load_labels, load_metric
 
     pictures.check(data, "--data")
     if data is None and pictures.images is None:
@@ -107,8 +107,6 @@ def _on_data(
         options: further arguments of ``judge``.
     """
     from micronpu.cli.files import load_calibration, load_with
-    from micronpu.cli.sources import load_data
-    from micronpu.targets.registry import find_target
 
     pictures.check(data[0], "--data")
     options |= {"options": chosen_options(context, find_target(target)), "quantization": quantization_of(quantization)}
@@ -220,8 +218,6 @@ def advise(
 ) -> None:
     """Show where the time goes and what model changes would save (compiled, not retrained)."""
     from micronpu.cli.files import load_with
-    from micronpu.cli.sources import load_data
-    from micronpu.targets.registry import find_target
 
     pictures.check(calibration)
     options = chosen_options(context, find_target(target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -506,8 +506,6 @@ def list_boards(
     debug: console.Debug = False,
 ) -> None:
     """List the boards, and which models Arm has runners for on each."""
-    from dataclasses import asdict
-
     from micronpu.board.boards import boards
     from micronpu.board.nsys_tools import chips
     from micronpu.board.runners import package

@@ -11,8 +11,11 @@ from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.chips import Chips, load_chip, shipped_chips
+from micronpu.chips.chip import parse_chip, text_of
 from micronpu.cli import console
 from micronpu.report.texts import NOTHING
+from micronpu.targets.registry import find_target
 
 if TYPE_CHECKING:
     from micronpu.board.calibrate import MemoryCalibration
@@ -56,12 +59,9 @@ def calibrate(
     from micronpu.board.calibrate import calibrate as calibrated
     from micronpu.board.calibrate import observed
     from micronpu.board.logs import read_measurement
-    from micronpu.chips import Chips, load_chip, shipped_chips
-    from micronpu.chips.chip import parse_chip, text_of
     from micronpu.chips.edit import with_numbers
     from micronpu.program.plan import read_plan
     from micronpu.report.delegation import DelegationReport
-    from micronpu.targets.registry import find_target
 
     report_json = console.checked_json_path(json, report_json)
     if clock_mhz is not None and not 0 < clock_mhz < 1e5:

@@ -16,10 +16,13 @@ from micronpu.base.errors import FileError, OptionError
 from micronpu.base.files import check_folder, check_writable, read_file, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
+from micronpu.chips import load_measured, shipped_chips
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
 from micronpu.cli.settings import Labels, MetricName
 from micronpu.cli.sources import NO_PICTURES, Pictures
+from micronpu.report.codec import DecodeError, decode, encode
+from micronpu.targets.registry import find_target, options_for
 
 if TYPE_CHECKING:
     from micronpu.cli.workers import Job, Task
@@ -87,7 +90,6 @@ def compare(
     from micronpu.quantize.config import check_activations
     from micronpu.report.alternatives import Candidates
     from micronpu.report.shown import shown
-    from micronpu.targets.registry import find_target
 
     pictures.check(calibration)
     if (data is None) != (labels is None):
@@ -139,9 +141,6 @@ def compare(
 
 def _measured(path: Path, targets: Sequence[str]) -> tuple[str, str]:
     """Return the target of a chip file with measurements, and its path."""
-    from micronpu.chips import load_measured
-    from micronpu.targets.registry import find_target, options_for
-
     names = load_measured(path).names
     own = next((name for name in targets if name in names), None)
     if own is None:
@@ -152,8 +151,6 @@ def _measured(path: Path, targets: Sequence[str]) -> tuple[str, str]:
 
 def every_chip() -> list[str]:
     """Return one target of each shipped chip: its first target, by its first alias if it has one."""
-    from micronpu.chips import shipped_chips
-
     entries = [(chip.name, chip.targets[0]) for chip in shipped_chips().values()]
     return [name if name in entry.aliases else [*entry.aliases, entry.name][0] for name, entry in entries]
 
@@ -173,7 +170,6 @@ def _key(task: Task) -> str:
 def _read(folder: Path, key: str) -> dict[Job, Candidate]:
     """Read the rows of an earlier run of the same command; failed ones are tried again."""
     from micronpu.report.alternatives import Candidate
-    from micronpu.report.codec import DecodeError, decode
 
     check_folder(folder)
     path = folder / _NAME
@@ -190,7 +186,5 @@ def _read(folder: Path, key: str) -> dict[Job, Candidate]:
 
 
 def _write(folder: Path, key: str, rows: Iterable[Candidate]) -> None:
-    from micronpu.report.codec import encode
-
     text = json_module.dumps({"key": key, "candidates": [encode(row) for row in rows]}, indent=1)
     write_file(folder / _NAME, (text + "\n").encode())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+import micronpu
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import read_file
 from micronpu.cli import console
@@ -41,7 +42,6 @@ def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, byte
     """
     if not is_model(path):
         return read_file(path), beside(path)
-    import micronpu
     from micronpu.cli.files import load_calibration, load_with
     from micronpu.report.warnings import AccuracyWarning
 

@@ -21,6 +21,8 @@ from micronpu.base.leaving import scratch_folder
 from micronpu.cli import console
 from micronpu.cli.compiled import beside, c_name, program_of
 from micronpu.cli.options import Target, complete_target
+from micronpu.deploy.folder import write_folder
+from micronpu.targets.registry import find_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,9 +57,6 @@ def new(
     debug: console.Debug = False,
 ) -> None:
     """Create a starter project with a GitHub workflow that enforces budgets."""
-    from micronpu.deploy.folder import write_folder
-    from micronpu.targets.registry import find_target
-
     find_target(target)
     name = folder.resolve().name
     if not _NAME.fullmatch(name):

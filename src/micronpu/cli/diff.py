@@ -16,11 +16,14 @@ from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
+from micronpu.cli.sources import NO_PICTURES, Pictures, found_sources, load_data
+from micronpu.program.pte import PteSummary, read_pte
+from micronpu.report.codec import encode
+from micronpu.report.manifest import SUFFIX, Basis, Cause, Manifest, Sources, causes
 
 if TYPE_CHECKING:
     from micronpu.compiler.program import CompiledProgram
     from micronpu.report.difference import Difference, Figure
-    from micronpu.report.manifest import Basis, Cause, Manifest, Sources
 
 
 @console.guarded
@@ -48,7 +51,6 @@ def diff(
     """
     from micronpu.report.delegation import DelegationReport
     from micronpu.report.difference import Difference, difference
-    from micronpu.report.manifest import SUFFIX
     from micronpu.report.shown import shown
 
     if report_html is not None:
@@ -79,15 +81,12 @@ def diff(
 
 
 def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
-    from micronpu.report.manifest import causes
-
     return causes(_basis(before), _basis(after))
 
 
 def _basis(path: Path) -> Basis:
     """Return the inputs of a compilation, from a manifest, a report, or the manifest beside a program."""
     from micronpu.report.delegation import DelegationReport
-    from micronpu.report.manifest import SUFFIX, Basis, Manifest
 
     if path.suffix == ".pte":
         place = Manifest.beside(path)
@@ -111,7 +110,6 @@ def _basis(path: Path) -> Basis:
 
 def _of_manifests(before: Path, after: Path) -> tuple[Figure, ...]:
     from micronpu.report.difference import Figure
-    from micronpu.report.manifest import Manifest
 
     first, second = Manifest.load(before), Manifest.load(after)
     others = first.hashes.get(first.program) != second.hashes.get(second.program)
@@ -124,7 +122,6 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
     Args:
         why: causes come from manifests: inputs and outputs may differ because of an option.
     """
-    from micronpu.program.pte import PteSummary, read_pte
     from micronpu.report.difference import Difference, Figure
 
     first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))
@@ -190,10 +187,6 @@ def reproduce(
 
     Exit code 0 if identical, else 1 and the cause: model, data, options, tools or machine.
     """
-    from micronpu.cli.sources import found_sources
-    from micronpu.report.codec import encode
-    from micronpu.report.manifest import Manifest, causes
-
     if output is not None:
         check_writable(output)
     wanted = Manifest.load(manifest)
@@ -216,7 +209,6 @@ def reproduce(
 
 def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> CompiledProgram:
     from micronpu.cli.files import load_with
-    from micronpu.cli.sources import NO_PICTURES, Pictures, load_data
     from micronpu.compiler.basis import CompileRequest
     from micronpu.report.warnings import AccuracyWarning
 

@@ -16,6 +16,8 @@ from rich.text import Text
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.base.files import read_file
 from micronpu.cli import console
+from micronpu.program.pte import read_pte
+from micronpu.targets.registry import backend_with
 
 if TYPE_CHECKING:
     from micronpu.report.inside import Disassembly
@@ -172,9 +174,6 @@ def disassemble(
 
 def _streams(path: Path) -> list[Disassembly]:
     """Return the command streams of a program in order."""
-    from micronpu.program.pte import read_pte
-    from micronpu.targets.registry import backend_with
-
     summary = read_pte(read_file(path), name=str(path))
     backends = [(backend_with(backend_id), blob) for backend_id, blob in summary.payloads]
     found = (f.disassembly(blob, summary.named_data) for f, blob in backends if f is not None)

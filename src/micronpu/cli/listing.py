@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
+from micronpu.chips import Chip, shipped_chips
 from micronpu.cli import console
-
-if TYPE_CHECKING:
-    from micronpu.chips import Chip
-    from micronpu.targets.backend import Target
+from micronpu.targets.backend import Target
+from micronpu.targets.registry import BACKENDS, all_targets, catalogue
 
 
 @console.guarded
@@ -31,9 +30,6 @@ def targets(
     debug: console.Debug = False,
 ) -> None:
     """List the targets."""
-    from micronpu.chips import shipped_chips
-    from micronpu.targets.registry import all_targets
-
     files, texts = ([n for n in names or () if n.endswith(".toml") is kind] for kind in (True, False))
     known = shipped_chips().with_files(*map(Path, files))
     rows = [_target(name, target) for name, target in sorted(all_targets(known).items())]
@@ -69,8 +65,6 @@ def _searched(row: dict[str, Any]) -> str:
 
 def _target(name: str, target: Target) -> dict[str, Any]:
     """Return a target as data; None for values that any chip satisfies, or that are unknown."""
-    from micronpu.targets.registry import BACKENDS
-
     backend = BACKENDS[target.backend]
     chip = target.chip
     if chip is None:
@@ -105,8 +99,6 @@ def passes(json: console.Json = False, debug: console.Debug = False) -> None:
     """List the passes that change a program.
 
     --disabled-passes disables any of them, unless its line says otherwise."""
-    from micronpu.targets.registry import catalogue
-
     found = catalogue()
     if json:
         typer.echo(json_module.dumps(found, indent=1))

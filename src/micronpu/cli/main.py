@@ -31,12 +31,12 @@ from micronpu.cli.options import Command, Group, Target, chosen_options, takes_n
 from micronpu.cli.reports import NOWHERE, Reports, show_times
 from micronpu.cli.settings import UNLIMITED, How, Limits, entries, names_of, only_one, quantization_of, value_of
 from micronpu.cli.settings import flag_of as budget_flag
-from micronpu.cli.sources import NO_PICTURES, Pictures
+from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, sources_of
 from micronpu.deploy.folder import check_target
 from micronpu.program.pte import read_pte
 from micronpu.report.manifest import Manifest, Sources
 from micronpu.report.texts import plural
-from micronpu.targets.registry import BACKENDS
+from micronpu.targets.registry import BACKENDS, find_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -216,10 +216,8 @@ def compile_command(
     warning, only the reports are written, and the exit code is 3.
     """
     from micronpu.cli.files import load_with
-    from micronpu.cli.sources import load_data, sources_of
     from micronpu.report.budgets import check_budgets, undecided
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
-    from micronpu.targets.registry import find_target
 
     # Refuse everything that can be checked without torch before torch is loaded.
     reports.check()
@@ -392,7 +390,6 @@ def check(
     Needs no calibration data. Exit code 3 if an operator outside of the NPU has no ExecuTorch kernel, otherwise 0.
     """
     from micronpu.cli.files import load_with
-    from micronpu.targets.registry import find_target
 
     reports.check()
     options = chosen_options(context, find_target(target))

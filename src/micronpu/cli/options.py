@@ -22,16 +22,15 @@ from micronpu.base.extensions import COMMANDS, extensions, load
 from micronpu.cli import console
 from micronpu.cli.console import flag_of, guarded
 from micronpu.report.codec import attribute_texts
+from micronpu.targets.backend import Target as FoundTarget
+from micronpu.targets.registry import BACKENDS, all_targets, find_target, options_for
 
 if TYPE_CHECKING:
-    from micronpu.targets.backend import Target as FoundTarget
     from micronpu.targets.options import Options
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
     """Return targets and aliases that start with ``incomplete``, each with the chip's title."""
-    from micronpu.targets.registry import BACKENDS, all_targets
-
     try:
         targets = sorted(all_targets().items())
     except MicroNpuError:
@@ -132,16 +131,11 @@ def _target_of(args: list[str]) -> str:
 
 def _backends_of(option: Any) -> set[str]:
     """Return the titles of the NPUs that an option is for; an empty set for the command's own."""
-    from micronpu.targets.registry import BACKENDS
-
     return {backend.title for backend in BACKENDS.values()} & set((option.rich_help_panel or "").split(" and "))
 
 
 def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
     """Return the options that --help leaves out."""
-    from micronpu.base.errors import MicroNpuError
-    from micronpu.targets.registry import BACKENDS, find_target
-
     try:
         backend = BACKENDS[find_target(target).backend].title if target else ""
     except MicroNpuError:
@@ -227,8 +221,6 @@ def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[...
 
 def chosen_options(context: typer.Context, target: FoundTarget) -> Options:
     """Return the options for the target's NPU as given on the command line, the others at their defaults."""
-    from micronpu.targets.registry import BACKENDS, options_for
-
     backend = BACKENDS[target.backend]
     given: dict[str, Any] = context.meta.get(_KEY, {})
     own = {f.name: f for f in fields(backend.options)}
@@ -246,8 +238,6 @@ def chosen_options(context: typer.Context, target: FoundTarget) -> Options:
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """Return the command with the options of its signature and those of the fields."""
-    from micronpu.targets.registry import BACKENDS
-
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
     for backend in BACKENDS.values():
         texts = attribute_texts(backend.options)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.cli import console
+from micronpu.cli.sources import load_labels, load_metric
 
 if TYPE_CHECKING:
     from micronpu import CompiledProgram, Verification
@@ -186,12 +187,10 @@ class Limits:
 
     def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
         """Return how to verify the program, with the evaluation samples and the metric."""
-        from micronpu import Verification
         from micronpu.cli.files import load_calibration
-        from micronpu.cli.sources import load_labels, load_metric
 
         labels = None if self.labels is None else load_labels(self.labels)
-        return Verification(
+        return micronpu.Verification(
             run=run,
             held_out=held_out,
             allow_missing_kernels=missing,
@@ -206,7 +205,6 @@ class Limits:
         if limit is None or self.data is None or self.labels is None:
             return ()
         from micronpu.cli.files import load_calibration
-        from micronpu.cli.sources import load_labels, load_metric
         from micronpu.report.budgets import result
 
         judge = load_metric(self.metric) if self.metric is not None else None
