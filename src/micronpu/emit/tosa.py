@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,34 +30,23 @@ _NAMES = {DType.INT8: "INT8", DType.UINT8: "INT8", DType.INT16: "INT16", DType.I
 """Byte tensors are INT8 in TOSA; RESCALE declares whether they are unsigned."""
 
 
-@dataclass(frozen=True)
-class Preferences:
-    """Strengths of Vela, the only compiler of TOSA programs so far: they select one of several forms of an operator.
+class TosaEmitter:
+    """Writes the operators of a graph; one node at a time is the current node.
+
+    Strengths of Vela, the only compiler of TOSA programs so far, select one of several forms of an operator.
 
     Attributes:
-        longest_stride: of windows with padding; for longer strides the padding is a separate operator.
-        longest_dilation: of a kernel; larger dilations become zeros between the weights.
-        largest_kernel: maximum height of a convolution's kernel; its maximum area is the square.
-        products_per_copy: multiplications that cost as much as copying an element.
-        most_inputs: maximum input channels of a convolution.
-        enlarging: factors by which images grow without copies, if equal for height and width.
+        LONGEST_STRIDE: of windows with padding; for longer strides the padding is a separate operator.
+        LONGEST_DILATION: of a kernel; larger dilations become zeros between the weights.
+        LARGEST_KERNEL: maximum height of a convolution's kernel; its maximum area is the square.
+        PRODUCTS_PER_COPY: multiplications that cost as much as copying an element.
+        MOST_INPUTS: maximum input channels of a convolution.
+        ENLARGING: factors by which images grow without copies, if equal for height and width.
     """
 
-    longest_stride: int = 3
-    longest_dilation: int = 2
-    largest_kernel: int = 64
-    products_per_copy: int = 128
-    most_inputs: int = 65536
-    enlarging: tuple[int, ...] = (2, 4, 8)
-
-
-VELA = Preferences()
-
-
-class TosaEmitter:
-    """Writes the operators of a graph; one node at a time is the current node."""
-
-    prefers = VELA
+    LONGEST_STRIDE, LONGEST_DILATION, LARGEST_KERNEL = 3, 2, 64
+    PRODUCTS_PER_COPY, MOST_INPUTS = 128, 65536
+    ENLARGING = (2, 4, 8)
     IGNORE_NAN = schema.NanPropagationMode.IGNORE
     """Argument of comparisons, which has no effect on integers."""
 

@@ -121,7 +121,7 @@ class Mean(Reduction):
         x, y = emit.input_type(0), emit.output_type
         count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = self._multiplier(x, y)
-        if self.is_product(x, emit.prefers.most_inputs):
+        if self.is_product(x, emit.MOST_INPUTS):
             sums = sum_of_last(emit, count)
         else:
             sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)

@@ -287,9 +287,7 @@ def nearest(emit: TosaEmitter, sources: Sequence[npt.NDArray[Any]]) -> TosaTenso
     ]
     factors = [_repeats(n, s) for n, s in zip(x.shape[1:3], sources, strict=True)]
     steps = [_steps(n, s) for n, s in zip(x.shape[1:3], sources, strict=True)]
-    repeated = all(f is not None for f in factors) and not (
-        factors[0] == factors[1] and factors[0] in emit.prefers.enlarging
-    )
+    repeated = all(f is not None for f in factors) and not (factors[0] == factors[1] and factors[0] in emit.ENLARGING)
     if not repeated and not all(s is not None for s in steps) and None not in axes:
         return _resize(emit, [a for a in axes if a is not None], "NEAREST")
     return _picked(emit, _picked(emit, x, 1, sources[0]), 2, sources[1])

@@ -1,7 +1,7 @@
 """TOSA forms of window operators.
 
 TOSA requires that the last window ends exactly at the end of the padded operand, so elements that no window covers are
-removed first. `TosaEmitter.prefers` selects among alternatives.
+removed first. The strengths in `TosaEmitter` select among alternatives.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fitted(
     Args:
         fill: padding value, for long strides with explicit padding; None if padding is excluded.
     """
-    if padding and max(stride) > emit.prefers.longest_stride and fill is not None:
+    if padding and max(stride) > emit.LONGEST_STRIDE and fill is not None:
         p = padding
         x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), fill)
         padding = NO_PADDING
@@ -65,17 +65,12 @@ def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d
     Args:
         axes: indices of the kernel's height and width in ``weight``.
     """
-    factors = [d // emit.prefers.longest_dilation if d % emit.prefers.longest_dilation == 0 else d for d in dilation]
+    factors = [d // emit.LONGEST_DILATION if d % emit.LONGEST_DILATION == 0 else d for d in dilation]
     shape = list(weight.shape)
     for axis, factor in zip(axes, factors, strict=True):
         shape[axis] = (shape[axis] - 1) * factor + 1
     high, wide = (shape[axis] for axis in axes)
-    if (
-        weight.data is None
-        or factors == [1, 1]
-        or high > emit.prefers.largest_kernel
-        or high * wide > emit.prefers.largest_kernel**2
-    ):
+    if weight.data is None or factors == [1, 1] or high > emit.LARGEST_KERNEL or high * wide > emit.LARGEST_KERNEL**2:
         return weight, dilation
     apart = np.zeros(shape, weight.data.dtype)
     every = [slice(None)] * len(shape)
@@ -106,9 +101,9 @@ def covering(
         if count > 1:
             grown[axis] += max(size + sides[0] - ((count - 1) * s + kernel), 0)
     added = results * (math.prod(grown) - math.prod(weight.shape))
-    if max(
-        grown[axis] for axis in axes
-    ) > emit.prefers.largest_kernel or added > emit.prefers.products_per_copy * math.prod(x.shape[1:]):
+    if max(grown[axis] for axis in axes) > emit.LARGEST_KERNEL or added > emit.PRODUCTS_PER_COPY * math.prod(
+        x.shape[1:]
+    ):
         return weight
     behind = [(0, new - old) for new, old in zip(grown, weight.shape, strict=True)]
     return emit.constant(np.pad(weight.data, behind), weight.dtype)

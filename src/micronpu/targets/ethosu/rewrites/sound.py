@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from micronpu.emit.tosa import VELA
+from micronpu.emit.tosa import TosaEmitter
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
@@ -59,7 +59,11 @@ class LinearAsConvolution(RewriteOf[FullyConnected]):
 
 def _pixels(inputs: int) -> int:
     """The fewest pixels into which the inputs of a layer are divided so that each has at most Vela's most channels."""
-    fits = (n for n in range(1, VELA.largest_kernel + 1) if inputs % n == 0 and inputs // n <= VELA.most_inputs)
+    fits = (
+        n
+        for n in range(1, TosaEmitter.LARGEST_KERNEL + 1)
+        if inputs % n == 0 and inputs // n <= TosaEmitter.MOST_INPUTS
+    )
     return next(fits, 1)
 
 
@@ -148,7 +152,7 @@ class MeanAsPool(RewriteOf[Mean]):
 def pool_of_mean(node: Node) -> tuple[int, int, int, int] | None:
     """Shape [N, H, W, C] of the image whose average over height and width is the mean; None if there is none."""
     op, x = node.op, node.inputs[0].type
-    if not isinstance(op, Mean) or x.qparams != node.output.type.qparams or op.is_product(x, VELA.most_inputs):
+    if not isinstance(op, Mean) or x.qparams != node.output.type.qparams or op.is_product(x, TosaEmitter.MOST_INPUTS):
         return None
     reduced = [i for i in op.axes if x.shape[i] > 1]
     if not reduced or any(n > 1 for i, n in enumerate(x.shape) if reduced[0] < i < reduced[-1] and i not in reduced):
