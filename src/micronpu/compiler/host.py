@@ -12,9 +12,11 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
+from micronpu.chips import Chip
+from micronpu.chips.core import CORES, InstructionSet
+from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
-from micronpu.compiler.float_kernels import float_cycles, float_latency
 from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView, value_of
 from micronpu.frontend.units import macs_of
@@ -33,7 +35,7 @@ from micronpu.partition.partition import Partitioning
 from micronpu.program.io import packed
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.operations import Operation, together
+from micronpu.report.operations import Latency, Operation, together
 from micronpu.report.texts import plural
 
 ENERGY = "not published for this chip"
@@ -138,6 +140,25 @@ def _with_prices(report: DelegationReport, quantized: GraphModule, device: Devic
             elements = sum(v.numel() for v in values if isinstance(v, torch.Tensor))
             verdicts[index] = replace(verdict, macs=macs, cycles=float_cycles(macs, elements, device.chip))
     return replace(report, verdicts=tuple(verdicts))
+
+
+def float_cycles(macs: int, elements: int, chip: Chip | None) -> int:
+    """Estimated cycles of an operator in a portable float kernel, by default on a core that computes with floats.
+
+    Args:
+        elements: of the tensors that it reads and writes.
+    """
+    core = CORES.get(chip.core) if chip is not None else None
+    slower = at.SOFT_FLOAT if core is not None and core.instructions is InstructionSet.SCALAR else 1.0
+    return round(at.FLOAT_CALL + slower * (elements * at.FLOAT_ELEMENT + macs * at.FLOAT_MAC))
+
+
+def float_latency(cycles: int, chip: Chip | None) -> tuple[Latency, ...]:
+    """Estimated time of operators in float; empty if there are none, or the clock is unknown."""
+    clock_mhz = None if chip is None else chip.core_clock_mhz
+    if not cycles or clock_mhz is None:
+        return ()
+    return (Latency("core in float", cycles, clock_mhz, *at.FLOAT_BAND, "assumed cycles of an element and of a MAC"),)
 
 
 def _report(

@@ -11,7 +11,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.candidates import Tried
-from micronpu.compiler.float_kernels import float_cycles
+from micronpu.compiler.host import float_cycles
 from micronpu.compiler.precision import Search, allowed_by
 from micronpu.quantize.data import Trial
 from micronpu.quantize.quantization import Quantization

@@ -15,12 +15,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from micronpu.base.cache import Entry, in_short
-from micronpu.base.cluster import cluster
-from micronpu.base.errors import UnsupportedError
+from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.base.leaving import ended_early
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
@@ -162,8 +162,8 @@ def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[
     """
     if not variants or time.monotonic() >= until:
         return
-    with cluster() as ray:
-        there, remote = ray.put(maker), ray.remote(num_cpus=1)(_trial)
+    with _cluster() as ray:
+        there, remote = ray.put(maker), ray.remote(num_cpus=1)(Maker.trial)
         waiting = list(reversed(variants))
         running: dict[Any, Variant] = {}
         while waiting or running:
@@ -178,8 +178,23 @@ def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[
             yield variant, _answer(ray, ready[0])
 
 
-def _trial(maker: Maker, variant: Variant) -> VariantTrial:
-    return maker.trial(variant)
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """Return the module `ray`, connected to the cluster that the environment names, or else to this machine.
+
+    Raises:
+        RuntimeUnavailableError: Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        hint = 'pip install "micronpu[ray]"'
+        raise RuntimeUnavailableError(f"Ray cannot be imported: {error}.", hint=hint) from error
+    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def _answer(ray: Any, reference: Any) -> VariantTrial:
