@@ -18,7 +18,7 @@ def finished(process: subprocess.Popen[Any], seconds: float) -> int | None:
     """Wait for a process, and end it with all of its children, also if a signal ends this one.
 
     Args:
-        process: in a session of its own.
+        process: the leader of its session.
 
     Returns:
         Its exit status, negative if a signal ended it; None if the time limit was exceeded.
@@ -33,7 +33,7 @@ def finished(process: subprocess.Popen[Any], seconds: float) -> int | None:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a running process of a session of its own, and all of its children."""
+    """Kill a running process, the leader of its session, and all of its children."""
     if process.returncode is None:  # after it has been waited for, its number may be another process's
         with contextlib.suppress(ProcessLookupError):
             if hasattr(os, "killpg"):
