@@ -49,7 +49,7 @@ from micronpu.passes.fusion import returned_operand
 from micronpu.passes.rewrite import Choice
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.texts import plural
-from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.verdict import SEARCHED_FOR, Reason, Verdict
 
 
 def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
@@ -69,13 +69,16 @@ def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tu
 
 def float_verdict(node: FxNode) -> Verdict:
     """Return the verdict on an operator whose result is not quantized."""
-    detail, hint = _on_integers(node), ""
-    if not detail:
-        detail, hint = _why_float(node)
-    return verdict_on(node, None, (reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint),))
+    detail = _on_integers(node)
+    return verdict_on(node, None, (_not_imported(node, *((detail, "") if detail else _why_float(node))),))
 
 
-_INT8 = 'quantization="int8", which quantizes it'
+def _not_imported(node: FxNode, detail: str, hint: str) -> Reason:
+    """Return why an operator is not imported: the search for precision left it in float, or what is given."""
+    if not SEARCHED.of(node):
+        return reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
+    detail = "the search for precision left it in float, which is nearer to the float model"
+    return reason_at(node, SEARCHED_FOR, IMPORTED_SENTENCE, detail, 'quantization="int8", which quantizes it')
 
 
 def _on_integers(node: FxNode) -> str:
@@ -91,8 +94,6 @@ def _on_integers(node: FxNode) -> str:
 
 def _why_float(node: FxNode) -> tuple[str, str]:
     """Return why an operator is not quantized, and what to try."""
-    if SEARCHED.of(node):
-        return "the search for precision left it in float, which is nearer to the float model", _INT8
     if SETTING.of(node) == (None,):
         return "the settings of its quantizer leave it in float", ""
     try:
@@ -282,8 +283,7 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
         return decision
     imported = unit.imported
     if isinstance(imported, UnsupportedError):
-        why = reason_at(unit.anchor, IMPORTED, IMPORTED_SENTENCE, imported.what, imported.hint)
-        decision.reasons.append(why)
+        decision.reasons.append(_not_imported(unit.anchor, imported.what, imported.hint))
         return decision
     most = _most(unit.reads, unit.quantizes)
     if policy.most_tensors is not None and most > policy.most_tensors:

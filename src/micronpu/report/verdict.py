@@ -54,6 +54,10 @@ class Rule:
         return (not self.operators or operator in self.operators) and (not self.flavors or flavor in self.flavors)
 
 
+SEARCHED_FOR = "is_near_in_int8"
+"""Rule of operators that a search for precision left in float."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why a node is not delegated.

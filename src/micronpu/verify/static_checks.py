@@ -41,7 +41,7 @@ from micronpu.quantize.running import Row
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.texts import plural
-from micronpu.report.verdict import Verdict
+from micronpu.report.verdict import SEARCHED_FOR, Verdict
 from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, PRODUCTS_ON_CORE, WARNING, ReportWarning
 from micronpu.verify import thresholds
 from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
@@ -126,8 +126,9 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
 
 
 def _products_on_core(report: DelegationReport) -> tuple[ReportWarning, ...]:
-    """Return a warning if the core computes multiply-accumulate operations in float; () without them."""
-    slow = sorted((v for v in report.in_float if v.macs), key=lambda v: -v.macs)
+    """Return a warning if the core computes multiply-accumulate operations in float, unless a search chose that."""
+    asked = (v for v in report.in_float if all(reason.rule != SEARCHED_FOR for reason in v.reasons))
+    slow = sorted((v for v in asked if v.macs), key=lambda v: -v.macs)
     if not slow:
         return ()
     first, macs = slow[0], sum(v.macs for v in slow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import micronpu
 from micronpu.compiler.candidates import Tried
 from micronpu.compiler.host import float_cycles
 from micronpu.compiler.precision import Search, allowed_by
+from micronpu.partition import decisions
 from micronpu.quantize.data import Trial
 from micronpu.quantize.quantization import Quantization
 from micronpu.report.delegation import DelegationReport
@@ -58,6 +60,13 @@ def test_a_convolution_on_the_core_has_a_price_and_a_warning(target: str) -> Non
         )
     else:
         assert "time of the host" in mixed.missing
+
+
+def test_what_a_search_leaves_to_the_core_has_a_reason_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "SEARCHED", SimpleNamespace(of=lambda node: True))
+    mixed = report("corstone300", SETTINGS)
+    (verdict,) = mixed.in_float
+    assert not mixed.warnings and "search" in verdict.reasons[0].detail
 
 
 def test_a_core_without_floats_is_slower() -> None:
