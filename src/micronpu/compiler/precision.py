@@ -58,7 +58,8 @@ from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import functions_left, one_thread
-from micronpu.verify.judge import ElementSources, compared, expected_changes, for_search, sources_of, with_others
+from micronpu.verify.changes import expected_changes
+from micronpu.verify.judge import ElementSources, compared, for_search, sources_of, with_others
 from micronpu.verify.sensitivity import Fidelity, Path, PrecisionPrice, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
@@ -132,7 +133,8 @@ def chosen(
             for name, trial in trials.items():
                 every[name], judged[name] = with_others(plain[name], trial)
             search = Search(modules, sequences, judged, allowed, statistics)
-            if search.rated(allowed.activations, plain, {}, results=_of(judged, every)).serves:
+            first = search.rated(allowed.activations, plain, {}, results=_of(judged, every))
+            if first.serves and (first.fidelity.score >= at.CLOSE or not allowed.is_accurate):
                 return Chosen(plain, results=every)
             picked = {name: for_search(trial, judged[name], every[name]) for name, trial in trials.items()}
             of_search = {name: trial for name, (trial, _) in picked.items()}
@@ -195,7 +197,8 @@ class Search:
                 start = self.priced(start)
                 tried, most = self.explored(start), self.allowed.slowdown * start.cycles
                 best = self.best(tried, most)
-                best = best if best.is_near else self.on_core(best, most)
+                if not best.is_near:  # a correction that harms a program may help what is left to the core of it
+                    best = self.corrected(self.on_core(best, most), self.allowed.cures)
                 frontier = self.frontier(tried, best, start)
         except KeyboardInterrupt:
             start, *others = self.compiled or [start]
@@ -271,10 +274,11 @@ class Search:
                 differs = differs or accuracy.decides_otherwise or wants_equal
             if accuracy is not None and metric is None:  # a part of an output may differ, as scores beside pixels
                 differs = differs or (accuracy.sqnr is not None and accuracy.sqnr < at.FAR)
-            # A search starts where it is sure to be needed, and ends well below.
-            if at.NEAR <= own.score < (math.inf if self.count else EXPLAINED):
-                most = at.LEFT_CHANGED if self.count else CHANGED
-                differs = differs or expected_changes(results[name], trial) > most
+            if accuracy is not None and own.score >= at.NEAR:
+                # Scores start a search where it is sure to be needed, and end it well below.
+                most = at.LEFT_CHANGED if self.count else CHANGED if own.score < EXPLAINED else math.inf
+                scores, sides = expected_changes(results[name], trial, self.sources[name])
+                differs = differs or scores > most or sides > at.LEFT_CHANGED
             has_decisions = has_decisions and (agreement is not None or metric is not None)
             decides = agreement == 1.0 or (agreement is None and metric is not None) or own.score >= at.NEAR
             alike = alike and decides and not self.allowed.is_accurate and own.score >= at.FAR

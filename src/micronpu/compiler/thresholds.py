@@ -12,8 +12,9 @@ FAR = 20.0
 # Distance at which a search ends for outputs without decisions [dB; MTCNN's first network, F1: 0.970 at 28.3, 0.988 at
 # 35.0; selfie segmentation, IoU: 0.989 at 31.4]
 REACHED = 32.0
-# Expected share of changed decisions with which a search ends [share; fer at 35 dB: 0.7 % expected, 2.5 % change, so
-# that 0.01 loses what int16 gains, and does not help MTCNN's third network, where int16 has 0.7 % (72be9313)]
+# Expected share of changed decisions with which a search ends, and starts by probabilities [share; fer at 35 dB: 0.7 %
+# expected, 2.5 % change, so that 0.01 loses what int16 gains, and does not help MTCNN's third network, where int16 has
+# 0.7 % (72be9313); ecg at 41 dB: 0.6 % expected, 2 % change]
 LEFT_CHANGED = 0.005
 CHEAP = 1.1  # Time of int16 everywhere up to which nothing is given back to int8 [times int8's; not measured]
 FREE_GAIN = 0.5  # Minimum gain of a correction on held-out samples [dB; not measured]
@@ -30,7 +31,8 @@ ORDER_CALLS = 64  # Calls of a recording that order the values [calls; riann: th
 ORDER_WORK = 12_000_000_000  # Maximum work to order values [MACs; not measured]
 ORDER_NODES = 400_000  # Maximum number of operators that run to order values [operators; not measured]
 FIT_WORK = 4_000_000_000  # Maximum work of the search for ranges [MACs; not measured]
-CLOSE = 40.0  # Distance up to which operators are moved to the core [dB; not measured]
+# Distance up to which "accurate" searches, and operators are moved to the core [dB; not measured]
+CLOSE = 40.0
 CORE_GAIN = 3.0  # Minimum gain by operators on the core [dB; not measured]
 CORE_CYCLES = 30.0  # Time of an operator that computes in float [core cycles per element; not measured]
 # Time of portable float kernels, as of operators between parts of a Neutron: int8 takes 0.26 to 0.31 MAC a cycle of a

@@ -41,7 +41,6 @@ from micronpu.report.accuracy import (
     OutputAccuracy,
     PartAccuracy,
     ProgramAccuracy,
-    are_scores,
     decibels,
 )
 from micronpu.report.metrics import Metric
@@ -272,27 +271,6 @@ def _unseen_too(against: Comparison) -> Comparison:
     return replace(against, interval=(low - at.UNSEEN, high + at.UNSEEN))
 
 
-def expected_changes(results: Sequence[Sequence[Row]], trial: Trial) -> float:
-    """Return the expected share of samples whose largest score is another one than in float, of the worst output.
-
-    Few samples are nearly undecided, so that a count of changes says little.  Here every sample, `trial.others` too,
-    counts with the probability that normal noise exceeds its lead: the difference of its two largest scores in float.
-    Noise depends on the lead, since a softmax saturates; it is that of the samples of `results` with the nearest leads.
-    """
-    more = trial.others.exact if trial.others is not None else ()
-    rows = (itertools.chain.from_iterable(of) for of in (results, trial.exact, [*trial.exact, *more]))
-    shares = [0.0]
-    for y, x, every in zip(*([_joined(column) for column in zip(*of, strict=True)] for of in rows), strict=True):
-        if x.dtype.kind == "f" and are_scores([x]):
-            first = np.argsort(x, 1, kind="stable")[:, -2:]
-            leads, noisy = (np.diff(np.take_along_axis(of.astype(np.float64), first, 1))[:, 0] for of in (x, y))
-            all_leads = np.diff(np.sort(every.astype(np.float64), 1)[:, -2:])[:, 0]
-            nearest = np.argsort(np.abs(all_leads[:, None] - leads), 1, kind="stable")[:, : at.NEAREST]
-            ratios = all_leads / np.sqrt(2 * np.square(noisy - leads)[nearest].mean(1)).clip(np.finfo(np.float64).tiny)
-            shares.append(sum(map(math.erfc, ratios)) / 2 / len(ratios))
-    return max(shares)
-
-
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
     powers = np.zeros((at.QUARTERS + 1, 2))  # the last row for short recordings
@@ -403,7 +381,7 @@ def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: 
     """
     one = metric.is_builtin
     outputs, exact = _arrays(found, one), _arrays(wanted, one)
-    inputs = tuple(_joined([row[i] for row in trial.rows_of_all]) for i in range(len(trial.rows[0])))
+    inputs = tuple(joined([row[i] for row in trial.rows_of_all]) for i in range(len(trial.rows[0])))
     labels = metric.labels_from(exact) if trial.labels is None else trial.labels
     if isinstance(exact, np.ndarray):
         metric.check(exact, labels)
@@ -429,11 +407,12 @@ def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: 
 
 def _arrays(rows: Sequence[Row], first_only: bool) -> Any:
     """Return an array with a row for each call, or a tuple of arrays for several outputs."""
-    columns = [_joined(column) for column in zip(*rows, strict=True)]
+    columns = [joined(column) for column in zip(*rows, strict=True)]
     return columns[0] if first_only or len(columns) == 1 else tuple(columns)
 
 
-def _joined(values: Sequence[torch.Tensor]) -> Array:
+def joined(values: Sequence[torch.Tensor]) -> Array:
+    """Return the values of all calls as one array, along the first axis."""
     arrays = [value.detach().numpy() for value in values]
     return np.concatenate(arrays) if arrays[0].ndim and arrays[0].shape[0] == 1 else np.stack(arrays)
 

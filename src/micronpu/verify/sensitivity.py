@@ -43,7 +43,8 @@ class Fidelity:
     """Distance of results from the float model's.
 
     An output with values that saturate a sigmoid counts twice: unchanged, and after a sigmoid, since scores far from a
-    threshold would otherwise hide those near it.
+    threshold would otherwise hide those near it.  So does a single number that is no probability: unchanged, and
+    without its mean, which tells nothing about a sample.
 
     Attributes:
         signal: power of each view of an output, over all samples.
@@ -69,10 +70,12 @@ class Fidelity:
         """
         peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
         behind = [i for i, peak in enumerate(peaks) if peak > SATURATED]
+        means = {i: mean for i in range(len(peaks)) if (mean := _mean_of_number([row[i] for row in exact])) is not None}
         rows = []
-        total = [0.0] * (len(peaks) + len(behind))
+        total = [0.0] * (len(peaks) + len(behind) + len(means))
         for wanted, got in zip(exact, found, strict=True):
-            powers = noise(*([*of, *(of[i].sigmoid() for i in behind)] for of in (got, wanted)))
+            views = ((*(of[i].sigmoid() for i in behind), *(of[i] - means[i] for i in means)) for of in (got, wanted))
+            powers = noise(*([*of, *more] for of, more in zip((got, wanted), views, strict=True)))
             total = [t + signal for t, (signal, _) in zip(total, powers, strict=True)]
             rows.append(tuple(error for _, error in powers))
         if lengths:
@@ -102,6 +105,15 @@ class Fidelity:
         gained = sorted(t - m for m, t in zip(self.shares, other.shares, strict=True) if m != t)
         rest = gained if len(self.shares) < SEVERAL else gained[:-1]
         return self.score - other.score if sum(rest) > 0 else 0.0
+
+
+def _mean_of_number(values: Sequence[torch.Tensor]) -> float | None:
+    """Return the mean of a number over all samples; None of probabilities, of several elements, and of few samples."""
+    if len(values) < SEVERAL or any(x.numel() != 1 for x in values):
+        return None
+    every = torch.cat([x.detach().reshape(1) for x in values]).double()
+    is_known = bool(every.isfinite().all()) and (float(every.min()) < 0.0 or float(every.max()) > 1.0)
+    return float(every.mean()) if is_known else None
 
 
 def _peak(x: torch.Tensor) -> float:

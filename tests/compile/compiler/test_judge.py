@@ -17,7 +17,9 @@ from micronpu.quantize.data import Trial
 from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
 from micronpu.verify import thresholds
-from micronpu.verify.judge import ElementSources, expected_changes, for_search, judge, unequal_parts, with_others
+from micronpu.verify.changes import expected_changes
+from micronpu.verify.judge import ElementSources, for_search, judge, unequal_parts, with_others
+from micronpu.verify.sensitivity import Fidelity
 from micronpu.verify.static_checks import of_data
 
 
@@ -398,11 +400,37 @@ def test_expected_changes_are_those_of_many_samples_and_vary_less_than_a_count(c
     for first in range(0, 1900, 64):
         own, more = slice(first, first + 32), slice(first + 32, first + 96)
         others = Trial(((),) * 64, exact=exact[more])
-        expected.append(expected_changes(found[own], Trial(((),) * 32, exact=exact[own], others=others)))
+        expected.append(expected_changes(found[own], Trial(((),) * 32, exact=exact[own], others=others))[0])
         counted.append(float(changed[own].mean()))
     assert np.mean(expected) == pytest.approx(float(changed.mean()), rel=0.25)
     assert np.std(expected) < 0.5 * np.std(counted)
-    assert expected_changes(exact, Trial(((),) * 2000, exact=exact)) == 0
+    assert expected_changes(exact, Trial(((),) * 2000, exact=exact)) == (0, 0)
+
+
+@pytest.mark.parametrize("mean", [0.0, -6.0])
+def test_expected_changes_of_probabilities_are_those_of_f1(mean: float) -> None:
+    """Beside boxes in pixels, which decide nothing."""
+    logits = mean + 3 * torch.randn(64, 1, 200, generator=generator(0))
+    noisy = logits + 0.2 * torch.randn(64, 1, 200, generator=generator(1))
+    exact, found = ([[(torch.cat([20 * row, row.sigmoid()])[None],)] for row in of] for of in (logits, noisy))
+    sources = [ElementSources(np.repeat([[[0], [1]]], 200, 2), (("boxes", None), ("scores", None)))]
+    a, b = logits > 0, noisy > 0
+    trial, f1 = Trial(((),) * 64, exact=exact), float(2 * (a & b).sum() / (a.sum() + b.sum()))
+    scores, sides = expected_changes(found, trial, sources)
+    assert scores == 0 and sides == pytest.approx(1 - f1, rel=0.25)
+    assert expected_changes(found, trial)[1] == expected_changes(exact, trial, sources)[1] == 0
+
+
+def test_a_number_tells_by_its_deviation_from_the_mean() -> None:
+    """3 to 5 of 5 points: 37 dB of the number are 20 of what it says. A probability near 1 is judged by its side."""
+    points = torch.linspace(3, 5, 41, dtype=torch.float64)
+    error = 0.1 * float((points - 4).square().mean().sqrt())
+    exact, found = ([[x.reshape(1, 1)] for x in of] for of in (points, points + error))
+    assert Fidelity.of(exact, found).score == pytest.approx(20, abs=0.3)
+    assert Fidelity.of(exact, found).worst == pytest.approx(36.7, abs=0.1)
+    assert Fidelity.of(exact[:3], found[:3]).score > 30
+    exact, found = ([[x / 5.01] for (x,) in of] for of in (exact, found))
+    assert Fidelity.of(exact, found).score == pytest.approx(Fidelity.of(exact, found).worst)
 
 
 def _cell(model: Any, x: torch.Tensor) -> torch.Tensor:

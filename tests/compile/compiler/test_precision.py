@@ -127,7 +127,7 @@ def test_an_accurate_program_decides_like_float():
 @pytest.mark.parametrize(("share", "starts"), [(0.019, False), (0.021, True)])
 def test_a_search_starts_where_decisions_are_expected_to_change(monkeypatch, share, starts):
     monkeypatch.setattr(precision, "EXPLAINED", math.inf)
-    monkeypatch.setattr(precision, "expected_changes", lambda results, trial: share)
+    monkeypatch.setattr(precision, "expected_changes", lambda results, trial, sources: (share, 0.0))
     data = rows(1, 3, 8, 8)
     int8, auto = (compiled(Plain(), data, "corstone300", quantization=how).report for how in ("int8", "auto"))
     assert int8.accuracy.sqnr > 26 and (auto.accuracy.sqnr > int8.accuracy.sqnr + 6) == starts
@@ -170,7 +170,7 @@ def test_between_near_and_far_int8_serves_only_where_decisions_are_equal(monkeyp
             return torch.relu(self.conv(x))
 
     monkeypatch.setattr(precision.at, "NEAR", 100.0)
-    monkeypatch.setattr(precision, "expected_changes", lambda results, trial: 0.0)
+    monkeypatch.setattr(precision, "expected_changes", lambda results, trial, sources: (0.0, 0.0))
     for model, searched in ((Plain(), False), (Map(), True)):
         steps: list[str] = []
         compiled(model, rows(1, 3, 8, 8), "corstone300", callback=lambda step, part, to=steps: to.append(step))
