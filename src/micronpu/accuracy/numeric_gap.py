@@ -37,7 +37,7 @@ class NumericGap(NumericalComparatorBase):
         measure: "SNR" in dB, "MSE" and "L1" in the unit of the value, or "steps": the largest difference in LSB.
 
     Raises:
-        OptionError: there is no such measure.
+        OptionError: there is no such measure; or, on use, the Inspector was made without `debug_buffer_path`.
     """
 
     def __init__(self, measure: Measure = "SNR") -> None:
@@ -50,6 +50,7 @@ class NumericGap(NumericalComparatorBase):
     def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         assert self.inspector is not None
+        _check_recorded(value for _, value in mapping.values())
         graph = reference_graph(self.inspector)
         written, edges, images = self._written(), _edges(graph), _images(graph)
         found: dict[Any, Any] = {}
@@ -91,6 +92,20 @@ class NumericGap(NumericalComparatorBase):
                     values = [v for v in event.debug_data if isinstance(v, torch.Tensor)]
                     found.setdefault(handles, []).extend(values)
         return found
+
+
+def _check_recorded(values: Iterable[Any]) -> None:
+    """Refuse the zeros that an Inspector without debug buffer has in the place of values, which may be zeros, too.
+
+    Raises:
+        OptionError: no value is in the memory of a file.
+    """
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
+    if tensors and all(tensor.untyped_storage().resizable() and not tensor.any() for tensor in tensors):
+        raise OptionError(
+            "The Inspector has no debug buffer, and so no value that was computed.",
+            hint="Inspector(..., debug_buffer_path=...) with PATH.values of `micronpu run --profile PATH`",
+        )
 
 
 def _edges(graph: GraphModule) -> dict[int, Edge]:

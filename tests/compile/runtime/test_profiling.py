@@ -198,6 +198,22 @@ def test_compile_writes_both_files(tmp_path, target, options):
     assert all(steps <= 1.01 for steps in compared.values()), compared
     sqnr = inspector.calculate_numeric_gap(micronpu.NumericGap("SNR"))
     assert all(value > 30 for (value,) in sqnr["gap"])
+    with quiet():
+        without = Inspector(etdump_path=str(etdump), etrecord=str(etrecord))
+    with pytest.raises(micronpu.OptionError, match=r"no debug buffer.*debug_buffer_path"):
+        without.calculate_numeric_gap(micronpu.NumericGap("steps"))
+
+
+def test_results_that_are_zeros_are_compared(tmp_path):
+    etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4, bias=False), torch.nn.ReLU()).eval()
+    torch.nn.init.zeros_(net[0].weight)
+    x = torch.randn(1, 8)
+    program = micronpu.compile(net, x, "cortex-m55", calibration=[x], verify=False)
+    program.save_etrecord(etrecord)
+    program.run(x, profile=etdump)
+    gap = inspected(etdump, etrecord).calculate_numeric_gap(micronpu.NumericGap("L1"))
+    assert all(value == 0 for (value,) in gap["gap"])
 
 
 def test_kernels_of_a_core_alone_name_the_operators_that_they_compute(tmp_path):
