@@ -95,7 +95,7 @@ class NumericGap(NumericalComparatorBase):
 
 
 def _check_recorded(values: Iterable[Any]) -> None:
-    """Refuse the zeros that an Inspector without debug buffer has in the place of values, which may be zeros, too.
+    """Refuse the zeros that an Inspector without debug buffer has instead of values, which may be zeros, too.
 
     Raises:
         OptionError: no value is in the memory of a file.

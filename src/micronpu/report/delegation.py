@@ -295,7 +295,7 @@ class DelegationReport(JsonReport):
         Raises:
             FileError: it cannot be written.
         """
-        check_type("blame", blame, Blame, type(None), hint="micronpu.blame(model, data)")
+        check_type("blame", blame, Blame, type(None), hint="micronpu.blame(model, data, target)")
         write_file(path, shown(self, "page", blame).encode())
 
     def summary(self) -> str:
@@ -359,7 +359,7 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
     if report.resident is not None and report.resident.time < 1:
         saved = (1 - report.resident.time) * of_npu
         price = f"{100 * saved:.0f} % less time for about {report.resident.sram_bytes:,} bytes more of SRAM"
-        found.append((saved, f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {price}.'))
+        found.append((saved, f'Keep the weights in SRAM (--weights sram, `weights="sram"` of the options): {price}.'))
     if (spot := idle_hotspot(report.operations)) is not None:
         # An upper bound, and the change needs training: weighted by one half.
         value = spot.share * (1 - (spot.use or 0.0)) * of_npu / 2

@@ -333,7 +333,7 @@ class Frontier:
             )
         best = max(self.points, key=lambda p: p.sqnr)
         slower = "" if best.is_chosen else ", or a larger max_slowdown"
-        hint = best.hint or f"micronpu.fix(model, data){slower}"
+        hint = best.hint or f"micronpu.fix(model, data, target){slower}"
         return (
             ReportWarning(
                 NOTE,

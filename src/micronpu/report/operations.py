@@ -235,7 +235,8 @@ class Hotspot:
     def __str__(self) -> str:
         use = "" if self.use is None else f", with {100 * self.use:.0f} % of the multipliers in use"
         times = f" ({plural(self.count, 'operation')})" if self.count > 1 else ""
-        where = f"; {file_name(self.sources[0])}" if self.sources else ""
+        first = self.sources[0] if self.sources else ""
+        where = f"; {file_name(first)}" if ":" in first else f"; module `{first}`" if first else ""
         return f"`{self.name}`{times} takes {100 * self.share:.0f} % of the {self.processor}'s cycles{use}{where}"
 
 

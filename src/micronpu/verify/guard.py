@@ -42,6 +42,9 @@ from micronpu.verify import thresholds
 from micronpu.verify.sensitivity import Beside, Fidelity, beside_own_qparams, exported_call
 from micronpu.verify.static_checks import place_of
 
+MSE = 'quantization=Quantization(settings={"default": {"weight_observer": "mse"}})'
+"""Hint: ranges of weights with the least squared error."""
+
 
 @dataclass(frozen=True)
 class _Cause:
@@ -236,7 +239,7 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
         WARNING if 1 - share >= WRONG else NOTE,
         "other-answers",
         f"{1 - share:.0%} of the integers in the outputs differ from float, {accuracy.measured_on}.",
-        "the scores that they are computed from as an output; micronpu.blame(model, data)",
+        "the scores that they are computed from as an output; micronpu.blame(model, data, target)",
         agreement=share,
     )
 
@@ -522,7 +525,7 @@ def _weight_tries(module: GraphModule) -> str:
     of_channels = [n for n in module.graph.nodes if "dequantize_per_channel" in str(n.target)]
     tries = [] if of_channels else ["one scale per channel"]
     tries += ["weights of 8 bits"] if any(int(arguments(n)["quant_max"]) < 127 for n in of_channels) else []
-    return ", ".join([*tries, 'weight_observer="mse"', "quantization-aware training"])
+    return ", ".join([*tries, MSE, "quantization-aware training"])
 
 
 def _is_prescribed(node: Node) -> bool:
@@ -534,7 +537,7 @@ def _is_prescribed(node: Node) -> bool:
 def _cause_text(cause: _Cause, search: _Search) -> tuple[str, str]:
     """Return the description of a cause, and what to try."""
     proposal = search.proposal
-    look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
+    look = ["micronpu.blame(model, data, target)", "micronpu.fix(model, data, target)"]
     if cause.written is not None:
         what = f"Rounding only the weights already gives {decibel_text(cause.written)}: "
         what += "the weights are the cause, or rewrites of operators."

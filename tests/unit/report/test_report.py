@@ -518,7 +518,8 @@ def test_equal_reasons_are_one_entry_and_next_steps_are_sorted() -> None:
     assert report.next_steps == (step,)
     for time, places in ((0.3, (0, 1)), (0.7, (1, 0))):
         priced = replace(report, resident=ResidentPrice(time, 84_000))
-        weights = f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {100 * (1 - time):.0f} % less time'
+        how = '--weights sram, `weights="sram"` of the options'
+        weights = f"Keep the weights in SRAM ({how}): {100 * (1 - time):.0f} % less time"
         assert priced.next_steps[places[1]] == step and priced.next_steps[places[0]].startswith(weights)
     assert priced.to_dict()["next_steps"] == list(priced.next_steps)
 
