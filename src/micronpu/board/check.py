@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
 from micronpu.board.boards import BoardSpec, find_board
@@ -27,8 +27,6 @@ from micronpu.board.session import SECONDS, VirtualBoard
 from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram
 from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
-
-Array = npt.NDArray[Any]
 
 _MEGA = 1e6
 _SHOWN = 12

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
 from micronpu.program.edit import with_method_first, with_payloads
 from micronpu.program.io import ProgramIO, io_of
@@ -26,8 +25,6 @@ from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
 from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
 from micronpu.targets.ethosu.stream import accelerator_of
-
-Array = npt.NDArray[Any]
 
 PTE, TFLITE = "pte", "tflite"
 _LITERT = b"TFL3"

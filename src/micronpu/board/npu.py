@@ -10,11 +10,12 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
 from micronpu.board.gdb import BoardError
 from micronpu.board.registers import RegisterFile, generations
@@ -405,7 +406,7 @@ def _spans(bases: Sequence[int], sizes: Sequence[int]) -> list[_Span]:
     return spans
 
 
-def _view(spans: Sequence[_Span], base: int, size: int) -> npt.NDArray[Any] | None:
+def _view(spans: Sequence[_Span], base: int, size: int) -> Array | None:
     """Return the bytes behind a base pointer, up to the end of its range, so that regions may overlap."""
     if not size:
         return None

@@ -11,10 +11,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import read_file
 from micronpu.base.leaving import scratch_folder
@@ -29,8 +27,6 @@ from micronpu.program.plan import read_plan
 from micronpu.targets.neutron.backend import Neutron
 from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 from micronpu.targets.registry import find_target
-
-Array = npt.NDArray[Any]
 
 
 def chip_that_runs(data: bytes, target: str) -> str | None:

@@ -18,15 +18,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import FileError, MicroNpuError
 from micronpu.program.pte import ELEMENT_BYTES
-
-Array: TypeAlias = npt.NDArray[Any]
 
 _LINE = re.compile(
     r"micronpu-(?:(output|value) (\w+) (\d{1,9}) (\d{1,9}) (\w+:[\dx]*:[\d,]*)|(etdump))"

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
 from micronpu.board.check import Comparison, Rows, compare
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
 from micronpu.board.gdb import BREAKPOINT, BoardError, SilentError, of_breakpoint, of_packet, text_of
 from micronpu.board.machine import END_MARK
-from micronpu.board.printed import Array, Printed, read_printed
+from micronpu.board.printed import Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedRequestError, Remote
 
 _CORES = {

@@ -7,10 +7,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
+from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.board.boards import find_board
 from micronpu.board.gdb import PC, BoardError
@@ -19,8 +17,6 @@ from micronpu.board.model import PTE, BoardModel
 from micronpu.board.npu import Run
 from micronpu.board.runners import find_runner, package
 from micronpu.targets.ethosu.accelerators import find_accelerator
-
-Array = npt.NDArray[Any]
 
 SECONDS = 120.0
 """Default time limit of the start, and of each vector, in seconds."""

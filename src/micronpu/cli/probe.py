@@ -14,10 +14,11 @@ import numpy as np
 import typer
 from rich.text import Text
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import make_folder, read_file, write_file
 from micronpu.board.logs import Measured, read_log, write_measurement
-from micronpu.board.printed import Array, Printed, read_printed
+from micronpu.board.printed import Printed, read_printed
 from micronpu.cli import console
 
 if TYPE_CHECKING:

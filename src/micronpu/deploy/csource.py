@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import jinja2
 import numpy as np
 
-from micronpu.deploy.vectors import Array, Vectors
+from micronpu.base.arrays import Array
+from micronpu.deploy.vectors import Vectors
 from micronpu.program.file_facts import FileFacts
 from micronpu.program.io import ProgramIO, StoredState
 from micronpu.program.plan import Plan, PlanValue

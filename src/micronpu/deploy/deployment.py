@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.base.arguments import check_switch, check_text
+from micronpu.base.arrays import Array
 from micronpu.base.errors import (
     InternalError,
     MicroNpuError,
@@ -47,7 +48,7 @@ from micronpu.deploy.shared import (
     kept_memories,
     opened,
 )
-from micronpu.deploy.vectors import Array, Vectors, bundle, from_arrays, from_rows, made_up
+from micronpu.deploy.vectors import Vectors, bundle, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
 from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.edit import strip

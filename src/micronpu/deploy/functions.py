@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 
-Array = npt.NDArray[Any]
 ONE = 1 << 16
 """1.0 in coordinates: the width and the height of the picture."""
 _LOG2_E, _CURVE = 24204406, (1073741824, 744271422, 257839441, 59996996, 9599877, 2034074)

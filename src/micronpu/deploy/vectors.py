@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from micronpu.base.arguments import check_text
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.program.io import VECTORS, ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
 
-Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 
 

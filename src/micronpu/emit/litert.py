@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
@@ -180,7 +181,7 @@ class LiteRtEmitter:
             self._tensors[tensor] = self._tensor(tensor.name, tensor.type, tensor.data)
         return self._tensors[tensor]
 
-    def _tensor(self, name: str, type: TensorType, data: npt.NDArray[Any] | None) -> LiteRtTensor:
+    def _tensor(self, name: str, type: TensorType, data: Array | None) -> LiteRtTensor:
         table = schema.TensorT()
         table.name = name
         table.shape = np.array(type.shape, np.int32)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.tosa_file import NUMPY, SHAPE, TosaModel, TosaOperator, TosaTensor, serialized
@@ -85,7 +86,7 @@ class TosaEmitter:
         """An operand of the current node that may be unsigned bytes, for `rescale` with ``unsigned``."""
         return self._of(self._current.inputs[index])
 
-    def constant_input(self, index: int) -> npt.NDArray[Any]:
+    def constant_input(self, index: int) -> Array:
         """Return the value of a constant operand.
 
         Raises:
@@ -117,7 +118,7 @@ class TosaEmitter:
         """A constant shape operand."""
         return self._shared(np.array(values, np.int64), SHAPE)
 
-    def _shared(self, data: npt.NDArray[Any], dtype: str) -> TosaTensor:
+    def _shared(self, data: Array, dtype: str) -> TosaTensor:
         key = (dtype, data.shape, data.tobytes())
         if key not in self._constants:
             self._constants[key] = TosaTensor(f"constant_{len(self._constants)}", data.shape, dtype, data)

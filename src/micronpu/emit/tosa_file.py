@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
@@ -55,7 +55,7 @@ class TosaTensor:
     name: str
     shape: Shape
     dtype: str
-    data: npt.NDArray[Any] | None = None
+    data: Array | None = None
 
     @property
     def rank(self) -> int:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.container.litert_view import schema_names
 from micronpu.host.litert_check import check_litert
@@ -129,7 +130,7 @@ class OperatorTrace:
     index: int
     name: str
     nanoseconds: int
-    outputs: tuple[np.ndarray[Any, Any], ...]
+    outputs: tuple[Array, ...]
 
 
 class Executor(Protocol):
@@ -160,9 +161,7 @@ class HostProgram(Executor):
     inputs: tuple[PartitionIO, ...]
     outputs: tuple[PartitionIO, ...]
 
-    def outputs_of(
-        self, inputs: Sequence[np.ndarray[Any, Any]], sink: Callable[[OperatorTrace], None] | None = None
-    ) -> list[np.ndarray[Any, Any]]:
+    def outputs_of(self, inputs: Sequence[Array], sink: Callable[[OperatorTrace], None] | None = None) -> list[Array]:
         """Return the outputs, without shapes, for inputs with the program's bytes.
 
         Raises:
@@ -257,7 +256,7 @@ class LiteRtProgram(HostProgram):
         check_buffers("Output", outputs, self.outputs)
         if self._cuts is None:
             self._cuts = _cut(self._model, self._mode)
-        values: dict[int, np.ndarray[Any, Any]] = {}
+        values: dict[int, Array] = {}
         for tensor, buffer in zip(self.inputs, inputs, strict=True):
             values[tensor.index] = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
         for cut in self._cuts:
@@ -281,7 +280,7 @@ class _Cut:
         self._input_details = self._interpreter.get_input_details()
         self._output_details = self._interpreter.get_output_details()
 
-    def run(self, values: dict[int, np.ndarray[Any, Any]]) -> OperatorTrace:
+    def run(self, values: dict[int, Array]) -> OperatorTrace:
         start = time.perf_counter_ns()
         if self._softmax:
             made = (_reference_softmax(values[self.inputs[0]], self._input_details[0], self._output_details[0]),)
@@ -317,7 +316,7 @@ def _has_wide_softmax(model: bytes) -> bool:
     return False
 
 
-def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: dict[str, Any]) -> np.ndarray[Any, Any]:
+def _reference_softmax(x: Array, detail: dict[str, Any], made: dict[str, Any]) -> Array:
     """Compute LiteRT's softmax by micronpu's own definition."""
     from micronpu.ir.op import Value
     from micronpu.ir.types import DType, QParams, TensorType

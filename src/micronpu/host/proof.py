@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.host.litert_executor import HostProgram, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
-
-Array = np.ndarray[Any, Any]
 
 
 class Proof(Protocol):

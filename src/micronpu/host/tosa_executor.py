@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, need, root
 from micronpu.emit import tosa_schema as schema
@@ -69,7 +69,7 @@ class TosaProgram(HostProgram):
         elapsed = time.perf_counter_ns() - start
         sink(OperatorTrace(self.num_operators - 1, "TOSA", elapsed, tuple(made)))
 
-    def call(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    def call(self, *arrays: Array) -> list[Array]:
         """Return the outputs for input arrays of the program's shapes and types.
 
         Raises:
@@ -82,7 +82,7 @@ class TosaProgram(HostProgram):
                     f"{array.dtype}{list(array.shape)}.",
                     hint="an array of that type and shape",
                 )
-        values: dict[str, np.ndarray[Any, Any]] = dict(zip(self._names[0], arrays, strict=True))
+        values: dict[str, Array] = dict(zip(self._names[0], arrays, strict=True))
         try:
             for step in self._steps:
                 given = [values[n] if n in values else self._constants[n] for n in step.inputs]
@@ -97,7 +97,7 @@ class TosaProgram(HostProgram):
         known = {**self._constants, **values}
         return [np.asarray(known[name], order="C") for name in self._names[1]]
 
-    def _compute(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> list[np.ndarray[Any, Any]]:
+    def _compute(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> list[Array]:
         check_buffers("Input", inputs, self.inputs)
         check_buffers("Output", outputs, self.outputs)
         made = self.call(

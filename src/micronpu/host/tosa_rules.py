@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.flatbuffer import need
 from micronpu.emit.tosa_file import NUMPY
 from micronpu.emit.tosa_schema import DType, ResizeMode, RoundingMode
@@ -390,7 +391,7 @@ OPERATORS: dict[str, tuple[Callable[[TosaCall], Shape], frozenset[tuple[tuple[st
 types of the operands and of the result, and the kernel. A concatenation's first operand gives the type of all."""
 
 
-def computed(name: str, call: TosaCall, operands: Sequence[run.Array]) -> run.Array:
+def computed(name: str, call: TosaCall, operands: Sequence[Array]) -> Array:
     """Return the result of an operator.
 
     Raises:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import Table, need
 from micronpu.emit.tosa_file import NUMPY, SHAPE
 from micronpu.emit.tosa_schema import NanPropagationMode, ResizeMode, RoundingMode
 from micronpu.ir.types import Shape
-
-Array = npt.NDArray[Any]
 
 WIDTHS = {"BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT48": 6, SHAPE: 8}
 """Bytes of an element in the file."""

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[Any]
+from micronpu.base.arrays import Array
+
+IntArray = Array
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -112,7 +113,7 @@ def float32_quotient(divisor: float, *factors: float) -> float:
     return quotient if math.isfinite(quotient) else math.prod(factors) / divisor
 
 
-def round_scaled(x: IntArray, factor: npt.NDArray[Any] | float) -> IntArray:
+def round_scaled(x: IntArray, factor: Array | float) -> IntArray:
     """``x * factor`` in float64, rounded once to nearest with ties away from zero, saturated to int32."""
     scaled = np.asarray(x).astype(np.float64) * factor
     rounded = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
@@ -202,10 +203,10 @@ def wide_lookup_table(
     step = (x_high - x_low) / real(512)
     inverse = real(65536) / (y_high - y_low)
 
-    def rounded(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def rounded(x: Array) -> Array:
         return np.asarray(np.copysign(np.floor(np.abs(x) + real(0.5)), x), real)
 
-    def at(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def at(x: Array) -> Array:
         return np.asarray(np.asarray(function(x.astype(np.float64))).astype(real) * inverse, real)
 
     numbers = np.arange(512, dtype=real)

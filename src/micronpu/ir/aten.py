@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op
@@ -70,10 +71,10 @@ class AtenNode(AtenArguments, Protocol):
     def integers(self, operand: str) -> Tensor:
         """An int32 operand, such as an index."""
 
-    def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
+    def weight(self, operand: str) -> tuple[Array, QParams]:
         """A quantized int8 constant, with parameters per tensor or per channel."""
 
-    def float_constant(self, operand: str) -> npt.NDArray[Any]:
+    def float_constant(self, operand: str) -> Array:
         """A constant as float32, dequantized if necessary."""
 
     def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:

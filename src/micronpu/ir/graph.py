@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.ir.op import Op, OutputQuantization
 from micronpu.ir.types import DType, QParams, TensorType
@@ -63,7 +64,7 @@ class Tensor:
 
     name: str
     type: TensorType
-    data: npt.NDArray[Any] | None = None
+    data: Array | None = None
 
     def __post_init__(self) -> None:
         if self.data is not None and (self.data.shape != self.type.shape or self.data.dtype != self.type.dtype.numpy):

@@ -6,16 +6,13 @@ Slow and simple on purpose: faster implementations are tested against it, elemen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Value
-
-Array = npt.NDArray[Any]
 
 
 def interpret(

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-import numpy.typing as npt
-
+from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments
@@ -152,7 +151,7 @@ class Writer(AtenArguments, Protocol):
     def __call__(self, overload: str, *arguments: Any) -> Float:
         """Append an operator and return its result."""
 
-    def constant(self, value: float | npt.NDArray[Any], before: Float = None) -> Float:
+    def constant(self, value: float | Array, before: Float = None) -> Float:
         """Return a constant operand; a number becomes a tensor of one element.
 
         Args:
@@ -207,10 +206,10 @@ class Writer(AtenArguments, Protocol):
         None if loops are not supported.
         """
 
-    def known(self, x: Float) -> npt.NDArray[Any] | None:
+    def known(self, x: Float) -> Array | None:
         """Return a number or (transposed) constant in float64; None for computed values and parameters in training."""
 
-    def stored(self, x: Float) -> npt.NDArray[Any] | None:
+    def stored(self, x: Float) -> Array | None:
         """Return a constant in its own type, trained or not; None for computed values."""
 
     def is_constant(self, x: Float) -> bool:

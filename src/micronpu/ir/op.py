@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.ir.types import DType, QParams, TensorType
 
 Permutation = tuple[int, ...]
@@ -22,7 +22,7 @@ Permutation = tuple[int, ...]
 class Value:
     """A concrete operand: integers and their type."""
 
-    data: npt.NDArray[Any]
+    data: Array
     type: TensorType
 
     @property
@@ -34,7 +34,7 @@ class Value:
         return self.type.zero_point
 
     @property
-    def centered(self) -> npt.NDArray[Any]:
+    def centered(self) -> Array:
         """The integers without their zero point, as int64."""
         return self.data.astype(np.int64) - self.zero_point
 
@@ -201,7 +201,7 @@ class Op(ABC):
         """
 
     @abstractmethod
-    def reference(self, y: TensorType, *operands: Any, **named: Any) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, *operands: Any, **named: Any) -> Array:
         """Compute the result in a simple way; this defines the operator."""
 
     @abstractmethod

@@ -6,16 +6,15 @@ two remaining channels always fit the pattern.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from micronpu.base.arrays import Array
 
 GROUP = 4
 KEPT = 2
 
 
-def is_two_in_four(weights: npt.NDArray[Any]) -> bool:
+def is_two_in_four(weights: Array) -> bool:
     """True if at least two of each four weights along the last axis are zero.
 
     Args:
@@ -27,7 +26,7 @@ def is_two_in_four(weights: npt.NDArray[Any]) -> bool:
     return all(int(_counts(part != 0).max()) <= KEPT for part in (weights[:1], weights))
 
 
-def is_made_two_in_four(weights: npt.NDArray[Any]) -> bool:
+def is_made_two_in_four(weights: Array) -> bool:
     """True if weights have the pattern by intent, not by chance or for lack of channels.
 
     A layer of zeros, or of one or two input channels, always has the pattern.
@@ -35,11 +34,11 @@ def is_made_two_in_four(weights: npt.NDArray[Any]) -> bool:
     return weights.ndim >= 2 and weights.shape[-1] > KEPT and is_two_in_four(weights) and bool(weights.any())
 
 
-def _counts(used: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _counts(used: Array) -> Array:
     """Number of nonzero weights in each group, [..., C / 4]."""
     channels = used.shape[-1]
     missing = -channels % GROUP
     if missing:
         used = np.concatenate([used, np.zeros((*used.shape[:-1], missing), bool)], axis=-1)
-    counts: npt.NDArray[Any] = used.reshape(*used.shape[:-1], -1, GROUP).sum(-1)
+    counts: Array = used.reshape(*used.shape[:-1], -1, GROUP).sum(-1)
     return counts

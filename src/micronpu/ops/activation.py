@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import (
     float32_quotient,
@@ -65,7 +65,7 @@ class LeakyRelu(Elementwise):
     quantization = own_qparams()
     imprecise = "LiteRT rounds twice, to half an LSB first; float models get `Prelu` instead"
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
         below = requantize(x.centered, float32_quotient(y.scale, x.scale, self.slope))
         return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
@@ -91,7 +91,7 @@ class LeakyRelu(Elementwise):
         emit.add("LEAKY_RELU", options="LeakyReluOptions", fields={"alpha": self.slope}, version=2)
 
 
-def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
+def _wide_rectifier(node: AtenNode, x: Tensor, slope: Array) -> Tensor:
     """A leaky ReLU of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
 
     x -> requantize ┬ maximum -> y        relu(x) + slope * min(x, 0) if a slope is above 1
@@ -104,7 +104,7 @@ def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tenso
     return node.emit(Add() if large else Maximum(), y, product, qparams=node.output)
 
 
-def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor | None = None) -> Tensor:
+def rectify(node: AtenNode, x: Tensor, slope: Array, integers: Tensor | None = None) -> Tensor:
     """A leaky ReLU with one slope, or one slope per index of axis 1.
 
     Args:
@@ -145,12 +145,12 @@ class Prelu(Op):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, x: Value, slope: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, slope: Value) -> Array:
         above, below = self._lines(y, x, slope)
         return np.where(x.centered >= 0, above, below)
 
     @staticmethod
-    def _lines(y: TensorType, x: Value, slope: Value) -> list[npt.NDArray[Any]]:
+    def _lines(y: TensorType, x: Value, slope: Value) -> list[Array]:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
         below = requantize(x.centered * slope.centered, float32_quotient(y.scale, x.scale, slope.scale))
         return [saturate(line + y.zero_point, *y.dtype.limits, y.dtype.value) for line in (above, below)]
@@ -190,7 +190,7 @@ class Prelu(Op):
         return emit.result(emit.elementwise(word or "ADD", above, below, "INT32", *more))
 
 
-def _high_multiply_int16(a: npt.NDArray[Any], b: int) -> npt.NDArray[Any]:
+def _high_multiply_int16(a: Array, b: int) -> Array:
     """High 16 bits of ``2 * a * b`` for int16 numbers, rounded to nearest; ``b`` is not negative."""
     product = a * b
     total = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
@@ -203,7 +203,7 @@ def _int16_multiplier(value: np.float32) -> tuple[int, int]:
     return min((multiplier + (1 << 15)) >> 16, 2**15 - 1), shift
 
 
-def _shift_left_int16(a: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
+def _shift_left_int16(a: Array, bits: int) -> Array:
     return np.clip(a << bits, -(2**15), 2**15 - 1)
 
 
@@ -223,7 +223,7 @@ class HardSwish(Elementwise):
         unit = np.float32(3.0) / np.float32(32768.0)
         return _int16_multiplier(fine / np.float32(y_scale)), _int16_multiplier(fine / unit)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         (output, output_shift), (unit, unit_shift) = self.multipliers(x.scale, y.scale)
         fine = x.centered << 7
         scaled = _high_multiply_int16(fine, output)
@@ -257,7 +257,7 @@ class HardSwish(Elementwise):
         emit.add("HARD_SWISH", options="HardSwishOptions")
 
 
-def sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) in float64 without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
@@ -270,25 +270,25 @@ class Table(Elementwise):
     """
 
     @staticmethod
-    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def function(x: Array) -> Array:
         """The real function."""
         raise UnsupportedError("A table operator defines its function.")
 
-    def table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    def table(self, x: TensorType, y: TensorType) -> Array:
         """Results for the inputs -128 to 127."""
         return lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    def wide_table(self, x: TensorType, y: TensorType) -> Array:
         """Results for the inputs -32768, -32640, .. 32640, and for 32767, which also represents 32768."""
         return wide_lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         if x.type.dtype is DType.INT16:
             return wide_lookup(self.wide_table(x.type, y), x.data).astype(np.int16)
         return np.asarray(self.table(x.type, y)[x.data.astype(np.int64) + 128])
 
 
-def sampled(op: Op, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+def sampled(op: Op, x: TensorType, y: TensorType) -> Array:
     """Every 128th result of an operator on int16 numbers, as entries of a table with linear interpolation."""
     numbers = np.append(np.arange(-(2**15), 2**15, 128), 2**15 - 1).astype(np.int16)
     return op.reference(y.with_shape(numbers.shape), Value(numbers, x.with_shape(numbers.shape)))
@@ -302,7 +302,7 @@ class _Saturating(Table):
     coarsest: ClassVar[float]
     """Largest scale of an int16 operand whose table has enough entries for the range where the function is not flat."""
 
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    def wide_table(self, x: TensorType, y: TensorType) -> Array:
         return sampled(self, x, y)
 
     def infer(self, x: TensorType) -> TensorType:
@@ -329,9 +329,7 @@ class _Saturating(Table):
         return emit.table(operand, sampled(self, fine, emit.output_type))
 
 
-def wide_sigmoid(
-    x: npt.NDArray[Any], scale: float, bits: int, exact_shifts: tuple[int, ...]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def wide_sigmoid(x: Array, scale: float, bits: int, exact_shifts: tuple[int, ...]) -> tuple[Array, Array]:
     """Sigmoid of the magnitude of int16 x, and a mask of non-negative x.
 
     Linear interpolation between 256 values, 24 per unit.
@@ -380,10 +378,10 @@ class Sigmoid(_Saturating):
     litert, coarsest = "LOGISTIC", 2.0**-11
 
     @staticmethod
-    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def function(x: Array) -> Array:
         return sigmoid(x)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
         value, positive = wide_sigmoid(x.data, x.scale, 9, (0,))
@@ -403,10 +401,10 @@ class Tanh(_Saturating):
     litert, coarsest = "TANH", 2.0**-12
 
     @staticmethod
-    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def function(x: Array) -> Array:
         return np.asarray(np.tanh(x))
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
         # tanh(x) = 2 * sigmoid(2 * x) - 1: uses twice the fractional bits of x and of the result.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.facts import POSITIVE, Facts, Given, Interval, IntervalOf
@@ -76,7 +76,7 @@ class Relu(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
         return saturate(scaled, *self.kind.limits(y), y.dtype.value)
 
@@ -137,7 +137,7 @@ class Clamp(Elementwise):
 
         return (low if self.low is None else quantize(self.low), high if self.high is None else quantize(self.high))
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         low, high = self.integer_limits(x.type)
         return np.minimum(np.maximum(x.data, low), high).astype(y.dtype.value)
 

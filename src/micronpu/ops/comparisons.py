@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.facts import TRUTHS, Facts, joined
 from micronpu.ir.graph import Tensor
@@ -231,7 +230,7 @@ def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
     None if a value is neither a float nor finite.
     """
     known, number = write.stored(mask), number_of(write, mask)
-    terms: list[tuple[bool, Float, npt.NDArray[Any] | None]] = []
+    terms: list[tuple[bool, Float, Array | None]] = []
     for truth, value in ((True, yes), (False, no)):
         constant = _constant(write, value)
         if constant is None and not _is_float(write, value):
@@ -250,9 +249,7 @@ def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
     return write("expand.default", made, list(write.shape()))
 
 
-def _by_known_mask(
-    write: Writer, mask: npt.NDArray[Any], terms: list[tuple[bool, Float, npt.NDArray[Any] | None]]
-) -> Float:
+def _by_known_mask(write: Writer, mask: Array, terms: list[tuple[bool, Float, Array | None]]) -> Float:
     if all(constant is not None for _, _, constant in terms):
         return None
     if any(constant is not None and (np.abs(constant) >= _LARGEST).any() for _, _, constant in terms):
@@ -267,7 +264,7 @@ def _by_known_mask(
     return made[0] if len(made) == 1 else write("add.Tensor", *made)
 
 
-def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, npt.NDArray[Any] | None]]) -> Float:
+def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, Array | None]]) -> Float:
     wanted = [(truth, value, constant) for truth, value, constant in terms if constant is None or constant.any()]
     factors = [number if truth else _opposite(write, number) for truth, _, _ in wanted]
     made = []
@@ -298,7 +295,7 @@ def _is_float(write: Writer, x: Float) -> bool:
     return not isinstance(x, (int, float)) and write.dtype(x) is DType.FLOAT32
 
 
-def _constant(write: Writer, x: Float) -> npt.NDArray[Any] | None:
+def _constant(write: Writer, x: Float) -> Array | None:
     """Value of a number or of a constant that is not trained."""
     if isinstance(x, (int, float)):
         return np.array(float(x))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.graph import Tensor
@@ -23,7 +21,7 @@ def fused_activation(node: AtenNode) -> Activation:
     return Activation[node.activation.upper()] if node.activation else Activation.NONE
 
 
-def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Tensor:
+def constant_like(node: AtenNode, values: Array, x: TensorType) -> Tensor:
     """Quantize a real constant symmetrically with the smallest possible scale, in the element type of an activation."""
     largest = x.dtype.limits[1]
     scale = max(float(np.abs(values).max()) / largest, float(np.finfo(np.float32).tiny))
@@ -31,7 +29,7 @@ def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Te
     return node.constant(np.clip(np.rint(values / type.scale), -largest, largest), type)
 
 
-def int8_weights(node: AtenNode, channel_axis: int) -> tuple[npt.NDArray[Any], QParams]:
+def int8_weights(node: AtenNode, channel_axis: int) -> tuple[Array, QParams]:
     """Weights with one scale, or one for each index of the axis of the output channels."""
     weight, qparams = node.weight("weight")
     if qparams.axis not in (None, channel_axis) and len(qparams.scale) > 1:
@@ -39,15 +37,15 @@ def int8_weights(node: AtenNode, channel_axis: int) -> tuple[npt.NDArray[Any], Q
     return weight, qparams if qparams.axis == channel_axis else QParams(qparams.scale, qparams.zero_point)
 
 
-def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
+def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[Array, QParams, Tensor]:
     """Weights, their qparams, and the bias with scale ``s_x * s_weight`` (zero if there is none)."""
     weight, qparams = int8_weights(node, channel_axis)
     return with_bias(node, x, weight, qparams, channel_axis)
 
 
 def with_bias(
-    node: AtenNode, x: TensorType, weight: npt.NDArray[Any], qparams: QParams, channel_axis: int = 0
-) -> tuple[npt.NDArray[Any], QParams, Tensor]:
+    node: AtenNode, x: TensorType, weight: Array, qparams: QParams, channel_axis: int = 0
+) -> tuple[Array, QParams, Tensor]:
     """int8 weights, their qparams, and the corresponding bias.
 
     A channel whose weights are so small that its bias would not fit gets a larger scale: its weights lose bits that are

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, multiply_wide, per_channel_multipliers, saturate
 from micronpu.ir.aten import AtenNode, spatial_pair
@@ -42,8 +43,8 @@ MOST_GROUPS = 8
 
 
 def requantize_accumulators(
-    accumulators: npt.NDArray[Any], x: TensorType, weight: TensorType, y: TensorType, activation: Activation
-) -> npt.NDArray[Any]:
+    accumulators: Array, x: TensorType, weight: TensorType, y: TensorType, activation: Activation
+) -> Array:
     """Requantize accumulators [..., channels] to y, per tensor or per channel, and apply the fused clamp."""
     assert weight.qparams is not None
     multiplier, shift = per_channel_multipliers(x.scale, weight.qparams.scale, y.scale)
@@ -53,14 +54,14 @@ def requantize_accumulators(
 
 
 def window_elements(
-    x: npt.NDArray[Any],
+    x: Array,
     y: TensorType,
     kernel: Size2d,
     stride: Size2d,
     padding: Padding2d,
     dilation: Size2d = (1, 1),
     fill: int = 0,
-) -> Iterator[tuple[int, int, npt.NDArray[Any]]]:
+) -> Iterator[tuple[int, int, Array]]:
     """Yield row and column of every position in a window over x [N, H, W, C], and the elements [N, OH, OW, C] there."""
     padded = np.pad(x, ((0, 0), padding.rows, padding.columns, (0, 0)), constant_values=fill)
     for i in range(kernel[0]):
@@ -93,7 +94,7 @@ class _Convolution(Rescaling):
             windows(x.shape[2], kernel[1], self.stride[1], self.padding.columns, self.dilation[1]),
         )
 
-    def taps(self, x: Value, weight: TensorType, y: TensorType) -> Iterator[tuple[int, int, npt.NDArray[Any]]]:
+    def taps(self, x: Value, weight: TensorType, y: TensorType) -> Iterator[tuple[int, int, Array]]:
         """Yield row, column and inputs [N, OH, OW, C] minus the zero point for every kernel position."""
         return window_elements(x.centered, y, self.kernel(weight), self.stride, self.padding, self.dilation)
 
@@ -140,7 +141,7 @@ class Conv2d(_Convolution):
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1] * weight.shape[2] * weight.shape[3]
 
-    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> Array:
         channels_out, _, _, depth = weight.type.shape
         groups = x.type.channels // depth
         per_group = channels_out // groups
@@ -187,7 +188,7 @@ class DepthwiseConv2d(_Convolution):
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1] * weight.shape[2]
 
-    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> Array:
         multiplier = weight.type.shape[3] // x.type.channels
         accumulators = np.broadcast_to(bias.data.astype(np.int64), y.shape).copy()
         for i, j, taps in self.taps(x, weight.type, y):
@@ -272,7 +273,7 @@ def in_groups(
     return node.emit(Concat(3), *parts) if len(parts) > 1 else parts[0]
 
 
-def _channels(node: AtenNode, type: TensorType, data: npt.NDArray[Any], rows: slice) -> Tensor:
+def _channels(node: AtenNode, type: TensorType, data: Array, rows: slice) -> Tensor:
     """A slice of a constant's output channels."""
     qparams = type.qparams
     assert qparams is not None
@@ -331,7 +332,7 @@ class TransposeConv2d(Rescaling):
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return x.size * weight.shape[0] * weight.shape[1] * weight.shape[2]
 
-    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> Array:
         rows, columns = self.full_size(x.type, weight.type)
         full = np.zeros((x.type.shape[0], rows, columns, weight.type.shape[0]), np.int64)
         (high, wide), centered = x.type.shape[1:3], x.centered.astype(np.float64)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import (
     float32_quotient,
@@ -157,7 +157,7 @@ def check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
 
 def scaled_sum(
     y: TensorType, operands: tuple[Value, ...], limits: tuple[int, int], combine: Callable[[Any, Any], Any]
-) -> npt.NDArray[Any]:
+) -> Array:
     """Rescale both operands to twice the larger scale with extra bits, combine them, and rescale to y."""
     x, z = operands
     shift = _ADD_SHIFT[y.dtype]
@@ -186,7 +186,7 @@ class Sum(Binary):
     litert_options: ClassVar[str]
     combine: ClassVar[np.ufunc]
 
-    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, z: Value) -> Array:
         return scaled_sum(y, (x, z), self.activation.limits(y), self.combine)
 
     @classmethod
@@ -274,7 +274,7 @@ class Mul(Binary):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, z: Value) -> Array:
         scaled = requantize(x.centered * z.centered, float32_quotient(y.scale, x.scale, z.scale)) + y.zero_point
         return saturate(scaled, *self.activation.limits(y), y.dtype.value)
 
@@ -325,7 +325,7 @@ class Selection(Binary):
             raise InternalError(f"{self.name} compares {x} with {z}, whose integers differ in meaning.")
         return super().infer(x, z).with_qparams(x.qparams)
 
-    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, z: Value) -> Array:
         return np.asarray(self.select(x.data, z.data))
 
     @classmethod
@@ -436,7 +436,7 @@ def _as_float(write: Writer, z: Float) -> Float:
     return z if value is None or value.dtype.kind == "f" else write.constant(value.astype(np.float32))
 
 
-def is_row(bias: npt.NDArray[Any] | None) -> bool:
+def is_row(bias: Array | None) -> bool:
     """True if a known value can be a bias: all its elements are along the last axis."""
     return bias is not None and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
 

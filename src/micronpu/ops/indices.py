@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Graph, Node, Tensor
@@ -58,7 +58,7 @@ class ArgMax(Op):
         last = len(permutation) - 1
         return (self, permutation[:-1]) if permutation[-1] == last else None
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         find = np.argmin if self.smallest else np.argmax
         return np.asarray(find(x.data, axis=-1) + LOWEST).astype(np.int8)
 
@@ -129,7 +129,7 @@ class GatherRows(Op):
             raise InternalError(f"{indices} does not pick rows of {table}.")
         return table.with_shape((*indices.shape, table.shape[1]))
 
-    def reference(self, y: TensorType, indices: Value, table: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, indices: Value, table: Value) -> Array:
         return np.asarray(table.data[indices.data])
 
     @from_aten("embedding.default", x="indices", table="weight")
@@ -305,7 +305,7 @@ class ScatterRows(Op):
             raise InternalError(f"{rows} and {table} differ in what their integers mean.")
         return table
 
-    def reference(self, y: TensorType, table: Value, indices: Value, rows: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, table: Value, indices: Value, rows: Value) -> Array:
         replaced = np.array(table.data)
         replaced[indices.data] = rows.data
         return replaced

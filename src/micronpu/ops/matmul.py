@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import (
     multiply_by_quantized_multiplier,
@@ -53,7 +53,7 @@ class BatchMatmul(Op):
     def macs(self, y: TensorType, x: TensorType, z: TensorType) -> int:
         return y.size * x.shape[2]
 
-    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, z: Value) -> Array:
         multiplier = quantize_multiplier(x.scale * z.scale / y.scale)
         multiply = multiply_wide if x.type.dtype is DType.INT16 else multiply_by_quantized_multiplier
         scaled = multiply(x.centered @ z.centered, *multiplier) + y.zero_point
@@ -230,7 +230,7 @@ def _matrix_product(write: Writer) -> Float:
     return product if bias is None else write("add.Tensor", product, scaled(write, bias, beta))
 
 
-def _turned(write: Writer, weight: Float, factor: float, value: npt.NDArray[Any]) -> Float:
+def _turned(write: Writer, weight: Float, factor: float, value: Array) -> Float:
     """Transpose a constant matrix; a parameter remains a parameter, so that it can be trained."""
     source = write.call(weight)
     if factor == 1 and source is not None and source.overload in TRANSPOSES:
@@ -380,7 +380,7 @@ class FullyConnected(Rescaling):
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1]
 
-    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> Array:
         accumulators = x.centered @ weight.data.T.astype(np.int64) + bias.data
         assert weight.type.qparams is not None
         # Unlike its convolution, LiteRT's reference kernel uses a float64 factor here, with a single rounding.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.facts import Facts
@@ -65,7 +65,7 @@ class Reshape(Op):
             raise InternalError(f"{list(x.shape)} cannot be reshaped to {list(self.shape)}.")
         return x.with_shape(self.shape)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return x.data.reshape(self.shape)
 
     @from_aten(*RESHAPES, moves_only=True)
@@ -121,7 +121,7 @@ class Transpose(Op):
             raise InternalError(f"{self.permutation} does not permute the axes of {list(x.shape)}.")
         return x.with_shape(tuple(x.shape[i] for i in self.permutation))
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return x.data.transpose(self.permutation).copy()
 
     @from_aten(
@@ -198,7 +198,7 @@ class Padding(Op):
     quantization = shares_qparams()
 
     @property
-    def sides(self) -> npt.NDArray[Any]:
+    def sides(self) -> Array:
         """Elements before and after each axis, [rank, 2]."""
         return np.array([self.before, self.after]).T
 
@@ -234,7 +234,7 @@ class Pad(Padding):
             return low if self.value < 0 else high
         return min(max(round(self.value / x.scale) + x.zero_point, low), high)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return np.pad(x.data, self.sides, constant_values=self.integer(x.type))
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
@@ -176,9 +176,7 @@ def weighted_sum(node: AtenNode, x: Tensor, axes: tuple[int, ...], weight: float
     return node.emit(FullyConnected(), rows, ones, bias, qparams=node.output)
 
 
-def weights(
-    node: AtenNode, x: Tensor, data: npt.NDArray[Any], outputs: int, scale: float = 1.0
-) -> tuple[Tensor, Tensor]:
+def weights(node: AtenNode, x: Tensor, data: Array, outputs: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Weights of ones and zeros, which only add, and their zero bias.
 
     Args:
@@ -208,7 +206,7 @@ class _Pool(Op):
         columns = windows(x.shape[2], self.kernel[1], self.stride[1], self.padding.columns)
         return x.with_shape((x.shape[0], rows, columns, x.channels))
 
-    def taps(self, x: npt.NDArray[Any], y: TensorType, fill: int) -> Iterator[npt.NDArray[Any]]:
+    def taps(self, x: Array, y: TensorType, fill: int) -> Iterator[Array]:
         """Yield the elements [N, OH, OW, C] at every position in the window."""
         window = window_elements(x, y, self.kernel, self.stride, self.padding, fill=fill)
         return (elements for _, _, elements in window)
@@ -292,7 +290,7 @@ class MaxPool2d(_Pool):
     x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x.
     """
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         result = np.full(y.shape, x.type.dtype.limits[0], y.dtype.value)
         for taps in self.taps(x.data, y, x.type.dtype.limits[0]):
             result = np.maximum(result, taps)
@@ -359,7 +357,7 @@ class AvgPool2d(_Pool):
     def __post_init__(self) -> None:
         object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         fill = x.zero_point if self.count_padding else 0
         total = np.zeros(y.shape, np.int64)
         for taps in self.taps(x.data.astype(np.int64), y, fill):

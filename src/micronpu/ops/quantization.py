@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy.typing as npt
-
+from micronpu.base.arrays import Array
 from micronpu.ir.arithmetic import requantize, saturate
 from micronpu.ir.op import Value, own_qparams
 from micronpu.ir.registry import operator
@@ -31,7 +30,7 @@ class Requantize(Elementwise):
     def infer(self, x: TensorType) -> TensorType:
         return TensorType(x.shape, self.dtype)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return saturate(requantize(x.centered, x.scale / y.scale) + y.zero_point, *y.dtype.limits, y.dtype.value)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

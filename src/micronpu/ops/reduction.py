@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
 from micronpu.ir.aten import AtenNode
@@ -98,7 +98,7 @@ class Mean(Reduction):
     def macs(self, y: TensorType, x: TensorType) -> int:
         return x.size
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         total = x.centered.sum(axis=self.axes, keepdims=self.keep)
         scaled = multiply_by_quantized_multiplier(total, *self._multiplier(x.type, y))
         return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
@@ -143,7 +143,7 @@ class _Extreme(Reduction):
     quantization = shares_qparams()
     extreme: ClassVar[np.ufunc]
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return np.asarray(self.extreme.reduce(x.data, axis=self.axes, keepdims=self.keep))
 
     def to_aten(self, emit: Any, node: Node, x: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.facts import Facts, keeps
@@ -68,7 +69,7 @@ class ResizeNearest(_Resize):
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
 
-    def sources(self, before: int, after: int) -> npt.NDArray[Any]:
+    def sources(self, before: int, after: int) -> Array:
         """Index of the element of x for every element of y along an axis; LiteRT computes it in float32."""
         scale = np.float32(before) / np.float32(after)
         if self.align_corners and after > 1:
@@ -79,7 +80,7 @@ class ResizeNearest(_Resize):
             position = np.floor(position + np.float32(0.5))  # round half up; positions are not negative
         return np.asarray(np.clip(np.floor(position).astype(np.int64), 0, before - 1))
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         rows, columns = (self.sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
         return np.ascontiguousarray(x.data[:, rows][:, :, columns])
 
@@ -124,7 +125,7 @@ class ResizeBilinear(_Resize):
             scale = (_ONE * (before - 1) + (after - 1) // 2) // (after - 1)
         return scale, scale // 2 - _ONE // 2 if self.half_pixel_centers else 0
 
-    def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
+    def _taps(self, before: int, after: int) -> tuple[Array, ...]:
         """Lower and upper neighbour of every element of y along an axis, and the weight of the upper one."""
         scale, offset = self._sampling(before, after)
         position = np.arange(after, dtype=np.int64) * scale + offset
@@ -133,7 +134,7 @@ class ResizeBilinear(_Resize):
         upper = np.minimum((np.maximum(position, 0) + _ONE - 1) // _ONE, before - 1)
         return lower, upper, position - _ONE * lower
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         top, bottom, down = self._taps(x.type.shape[1], self.size[0])
         left, right, across = self._taps(x.type.shape[2], self.size[1])
         data = x.data.astype(np.int64)
@@ -256,7 +257,7 @@ class _Axis:
         within = -self.scale <= self.offset < 16 * self.scale and -16 * self.scale <= self.border < self.scale
         return within and 0 < self.step < 16 * self.scale and self.scale <= _LARGEST_SCALE
 
-    def nearest(self) -> npt.NDArray[Any]:
+    def nearest(self) -> Array:
         """Index of the operand's element that RESIZE selects for each result."""
         position = np.arange(self.after) * self.step + self.offset
         index, rest = position // self.scale, position % self.scale
@@ -274,7 +275,7 @@ def _candidates(before: int, after: int) -> list[_Axis]:
     return [axis for axis in found if axis.is_legal]
 
 
-def nearest(emit: TosaEmitter, sources: Sequence[npt.NDArray[Any]]) -> TosaTensor:
+def nearest(emit: TosaEmitter, sources: Sequence[Array]) -> TosaTensor:
     """Rows and columns of an image by their indices.
 
     Args:
@@ -293,20 +294,20 @@ def nearest(emit: TosaEmitter, sources: Sequence[npt.NDArray[Any]]) -> TosaTenso
     return _picked(emit, _picked(emit, x, 1, sources[0]), 2, sources[1])
 
 
-def _repeats(before: int, source: npt.NDArray[Any]) -> int | None:
+def _repeats(before: int, source: Array) -> int | None:
     """Number of repetitions of every element, or None if there are other changes."""
     count, rest = divmod(len(source), before)
     return count if rest == 0 and np.array_equal(source, np.repeat(np.arange(before), count)) else None
 
 
-def _steps(before: int, source: npt.NDArray[Any]) -> int | None:
+def _steps(before: int, source: Array) -> int | None:
     """Stride of the selected elements, or None if there are other changes."""
     count, rest = divmod(before, len(source))
     regular = rest == 0 and np.array_equal(source, source[0] + count * np.arange(len(source)))
     return count if regular else None
 
 
-def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: npt.NDArray[Any]) -> TosaTensor:
+def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: Array) -> TosaTensor:
     """Select the elements of an axis by index, in any order.
 
     Copies and strides use an additional axis after the selected one, whose elements are adjacent in memory.
@@ -375,7 +376,7 @@ _SMOOTH_CUBIC = -0.5
 _FILTERS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
-def positions(before: int, after: int, factor: float | None, aligned: bool) -> npt.NDArray[Any]:
+def positions(before: int, after: int, factor: float | None, aligned: bool) -> Array:
     """Coordinates of the result's elements among those of x."""
     i = np.arange(after, dtype=np.float64)
     if aligned:
@@ -383,7 +384,7 @@ def positions(before: int, after: int, factor: float | None, aligned: bool) -> n
     return (i + 0.5) * (1.0 / factor if factor else before / after) - 0.5
 
 
-def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
+def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> Array:
     """The weights [after, before] of the elements of x for those of the result, float32; each row sums to 1."""
     found = positions(before, after, factor, aligned)
     weights = np.zeros((after, before))
@@ -401,7 +402,7 @@ def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: s
     return weights.astype(np.float32)
 
 
-def smooth_matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
+def smooth_matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> Array:
     """The weights, as in `matrix`, of a filter scaled to the size of a result's element on x: "antialias"."""
     scale = (before - 1) / (after - 1) if aligned and after > 1 else 1.0 / factor if factor else before / after
     if aligned and after == 1:
@@ -418,7 +419,7 @@ def smooth_matrix(before: int, after: int, factor: float | None, aligned: bool, 
     return weights.astype(np.float32)
 
 
-def _cubic(distance: npt.NDArray[Any], a: float = _CUBIC) -> npt.NDArray[Any]:
+def _cubic(distance: Array, a: float = _CUBIC) -> Array:
     d = distance
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
@@ -485,7 +486,7 @@ def _is_exact(sizes: _Sizes) -> bool:
     return all(factor is None or abs(factor * before - after) < 1e-6 * after for before, after, factor in sizes)
 
 
-def along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Float:
+def along(write: Writer, x: Float, axis: int, weights: Array) -> Float:
     """x [.., n, ..] -> [.., m, ..] by weights [m, n] along an axis."""
     last = len(write.shape(x)) - 1
     moved = x if axis == last else write("transpose.int", x, axis, last)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.facts import Facts
@@ -60,7 +60,7 @@ class Slice(Op):
         back = inverse(permutation)
         return Slice(tuple(self.begin[i] for i in back), tuple(self.size[i] for i in back)), permutation
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         box = tuple(slice(b, b + s) for b, s in zip(self.begin, self.size, strict=True))
         return np.ascontiguousarray(x.data[box])
 
@@ -245,7 +245,7 @@ class Concat(Op):
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         return Concat(permutation[self.axis]), permutation
 
-    def reference(self, y: TensorType, *tensors: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, *tensors: Value) -> Array:
         return np.concatenate([v.data for v in tensors], axis=self.axis)
 
     @from_aten(*CONCATENATIONS, tensors="tensors", moves_only=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import (
     doubling_high_multiply,
@@ -67,14 +68,14 @@ def _wide_multiplier(scale: float) -> tuple[int, int]:
 
 
 @functools.cache
-def _wide_tables() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _wide_tables() -> tuple[Array, Array]:
     """exp(x) for x in [-10, 0], and 1 / (1 + x) for x in [0, 1], as in LiteRT's tables."""
     exponentials = wide_lookup_table(np.exp, _EXP_RANGE / 65535.0, 32767, 2.0 / 65535.0, 0, np.float64)
     reciprocals = wide_lookup_table(lambda v: 1.0 / (1.0 + v), 1.0 / 65535.0, -32768, 2.0 / 65535.0, 0, np.float64)
     return exponentials, reciprocals
 
 
-def _wide_softmax(x: Value) -> npt.NDArray[Any]:
+def _wide_softmax(x: Value) -> Array:
     """Softmax of int16 numbers: exponential and reciprocal by tables, sums in Q16.15.
 
     Source: LiteRT ``reference/softmax.h`` (Apache-2.0), described here by its results.
@@ -102,9 +103,7 @@ def softmax_multiplier(scale: float) -> tuple[int, int, int]:
     return multiplier, shift, lowest
 
 
-def _exponentials(
-    scale: float, difference: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _exponentials(scale: float, difference: Array) -> tuple[Array, Array, Array]:
     """Exponentials in Q0 of differences to the largest element, their rounded summands, and a mask of nonzero ones."""
     multiplier, shift, lowest = softmax_multiplier(scale)
     counts = difference >= lowest  # smaller differences give zero
@@ -133,7 +132,7 @@ class Softmax(Op):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         if x.type.dtype is DType.INT16:
             return _wide_softmax(x)
         data = x.data.astype(np.int64)
@@ -307,7 +306,7 @@ def _tosa_form(emit: TosaEmitter, exponentials: npt.NDArray[np.int64]) -> TosaTe
 
 
 def _wide_tosa_form(
-    emit: TosaEmitter, multiplier: tuple[int, int], exponentials: npt.NDArray[Any], reciprocals: npt.NDArray[Any]
+    emit: TosaEmitter, multiplier: tuple[int, int], exponentials: Array, reciprocals: Array
 ) -> TosaTensor:
     """Softmax of int16 numbers along the last axis, with a scale of 2**-15 and LiteRT's two tables.
 
@@ -416,7 +415,7 @@ def _hiding(write: Writer, hidden: Float | None, sign: int = -1) -> Float:
     return None if hidden is None else write.with_qparams(write("mul.Tensor", hidden, -sign * MASKED), HIDDEN)
 
 
-def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: int = -1) -> Float:
+def _masked(write: Writer, scores: Float, mask: Float | Array, sign: int = -1) -> Float:
     """Add a mask to scores; a constant mask that also has other numbers is added in two parts.
 
     The scale of `MASKED` is too large for other numbers.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, axis_of, pair
 from micronpu.ir.facts import Facts, Given, Interval, IntervalOf, joined, keeps
@@ -316,7 +316,7 @@ class ReflectPad(Padding):
             raise InternalError(f"{self} needs more elements than {list(x.shape)} has to mirror.")
         return y
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         return np.pad(x.data, self.sides, mode="reflect")
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import (
     doubling_high_multiply,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
-RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+RealFunction = Callable[[Array], Array]
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
 _INVERSE_ROOT = Amplifier(lambda x: x**-0.5, lambda y: y**-2, divides=True)
@@ -52,7 +53,7 @@ class Abs(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         magnitude = np.abs(x.centered)
         if x.scale != y.scale:
             magnitude = requantize(magnitude, float32_quotient(y.scale, x.scale))
@@ -92,7 +93,7 @@ class Neg(Elementwise):
     quantization = own_qparams()
     tosa_steps = Steps(int16=1)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         zero = Value(np.array(x.zero_point), x.type.with_shape(()))
         return scaled_sum(y, (zero, x), y.dtype.limits, np.subtract)
 
@@ -127,7 +128,7 @@ class Exp(Table):
     quantization = own_qparams()
 
     @staticmethod
-    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def function(x: Array) -> Array:
         with np.errstate(over="ignore"):  # `build` refuses scales that overflow
             return np.asarray(np.exp(x))
 
@@ -154,7 +155,7 @@ class Exp(Table):
         emit.add("EXP", options="ExpOptions", version=2)
 
 
-def _logarithm(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _logarithm(x: Array) -> Array:
     """The natural logarithm; -inf for non-positive numbers."""
     return np.asarray(np.log(np.maximum(x, 0.0)))
 
@@ -169,14 +170,14 @@ class Log(Table):
     quantization = own_qparams()
 
     @staticmethod
-    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def function(x: Array) -> Array:
         return np.asarray(np.log(np.where(x > 0, x, 1.0)))
 
-    def table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    def table(self, x: TensorType, y: TensorType) -> Array:
         lowest, _ = y.dtype.limits
         return np.where(np.arange(-128, 128) > x.zero_point, super().table(x, y), np.int8(lowest))
 
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    def wide_table(self, x: TensorType, y: TensorType) -> Array:
         lowest = y.scale * y.dtype.limits[0]
         return wide_lookup_table(
             lambda v: np.where(v > 0, self.function(v), lowest), x.scale, x.zero_point, y.scale, y.zero_point
@@ -241,7 +242,7 @@ class Rsqrt(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
         multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
         roots, shifts = _inverse_roots()

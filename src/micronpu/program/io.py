@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from micronpu.base import flatbuffer
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.base.parsing import parse_json
 from micronpu.container.payload import Payload, parse
@@ -202,11 +202,11 @@ class ProgramIO:
         """Formula of the number that an integer stands for; "" if it is the number itself, or not recorded."""
         return "" if self.scale is None else f"{self.scale:.9g} * (q - {self.zero_point})"
 
-    def flat(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def flat(self, array: Array) -> Array:
         """Return the elements in memory order."""
         return np.ascontiguousarray(np.transpose(array, self.tensor.dim_order)).reshape(-1)
 
-    def quantize(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def quantize(self, array: Array) -> Array:
         """Quantize floats to the program's input, in float32 like the C function."""
         assert self.scale is not None and self.zero_point is not None
         limits = np.iinfo(self.tensor.dtype)

@@ -8,14 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.report.codec import named
 from micronpu.report.shown import JsonReport
 from micronpu.report.texts import plural
-
-Array = npt.NDArray[Any]
-
 
 LEAST, LEAST_RECORDINGS = 16, 8
 """Number of calibration samples, and of recordings of a model with states, from which on some are held out."""

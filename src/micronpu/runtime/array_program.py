@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.program.pte import TensorValue
 from micronpu.runtime.arguments import check_type
-from micronpu.runtime.native import Array, in_order
+from micronpu.runtime.native import in_order
 from micronpu.runtime.program import HostProgram
 
 

@@ -26,13 +26,14 @@ import numpy as np
 
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES, TensorValue
-from micronpu.runtime.native import Array, in_order
+from micronpu.runtime.native import in_order
 
 if TYPE_CHECKING:
     import torch

@@ -8,15 +8,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.host.litert_executor import NUMPY_TYPES
 from micronpu.program.pte import MethodSummary
 from micronpu.runtime.plugin import HostTensor, Plugin
-
-Array = np.ndarray[Any, Any]
 
 
 class NativeError(RuntimeError):

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.facts import EXTREMES
@@ -35,7 +36,6 @@ from micronpu.quantize.nodes import moves, results_of
 from micronpu.quantize.observing import Extremes
 from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (
-    Array,
     Comparison,
     MetricAccuracy,
     OutputAccuracy,

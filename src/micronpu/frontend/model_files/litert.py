@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from ai_edge_litert import schema_py_generated as schema
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
 from micronpu.frontend.model_files.litert_sparse import dense
@@ -83,7 +83,7 @@ class FileTensor:
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
     axis: int
-    data: npt.NDArray[Any] | None
+    data: Array | None
     open: tuple[bool, ...] = ()
 
     @property
@@ -300,7 +300,7 @@ class _Parser:
         is_open = () if table.shapeSignature is None else tuple(int(n) < 0 for n in table.shapeSignature)
         return FileTensor(index, graph, name, shape, type, scale, zero[: len(scale)], axis, data, is_open)
 
-    def _constant(self, table: Any, shape: tuple[int, ...], place: str) -> npt.NDArray[Any] | None:
+    def _constant(self, table: Any, shape: tuple[int, ...], place: str) -> Array | None:
         buffer = self._model.buffers[table.buffer] if table.buffer < len(self._model.buffers) else None
         if buffer is None:
             raise ModelError(f"{place} names buffer {table.buffer}, which is not there.", hint="copy the file again")
@@ -374,19 +374,19 @@ class LiteRtBuilder(NetworkBuilder):
         self.budget = budget
         self.graphs = dict(graphs)
         self.variables: dict[tuple[int, int], str] = {}
-        self.initial: dict[str, npt.NDArray[Any]] = {}
+        self.initial: dict[str, Array] = {}
         self.kinds: dict[str, tuple[Any, ...]] = {}
         self.by_name: dict[str, State] = {}
         self._values: dict[tuple[int, int], LitertValue] = {}
-        self._constants: dict[tuple[int, int], npt.NDArray[Any]] = {}
+        self._constants: dict[tuple[int, int], Array] = {}
 
     # -- constants
 
-    def constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
+    def constant(self, given: FileTensor) -> Array | None:
         """Return the value of a tensor that does not depend on the inputs, in the file's type, or None."""
         return self._constants.get(given.key, given.data)
 
-    def real_constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
+    def real_constant(self, given: FileTensor) -> Array | None:
         """Return the value of a constant as float32, dequantized; integers without a scale remain integers."""
         data = self.constant(given)
         if data is None or (data.dtype.kind != "f" and not given.scale):
@@ -399,7 +399,7 @@ class LiteRtBuilder(NetworkBuilder):
         scale, zero = (np.reshape(v, shape) for v in (given.scale, given.zero_point))
         return np.asarray((data.astype(np.float64) - zero) * scale, np.float32)
 
-    def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
+    def fold(self, given: FileTensor, value: Array) -> None:
         """Record that a result is a constant."""
         self.check_shape(given.name, value.shape, constant=True)
         self._constants[given.key] = value
@@ -486,7 +486,7 @@ class LiteRtBuilder(NetworkBuilder):
     def _constant_operand(self, operator: FileOperator, given: FileTensor, order: str) -> Operand:
         """Return a constant; a quantized one as its own integers, dequantized, which the compiler reads unchanged."""
 
-        def arranged(data: npt.NDArray[Any] | None) -> torch.Tensor:
+        def arranged(data: Array | None) -> torch.Tensor:
             assert data is not None
             if order == FIRST and data.ndim and len(operator.outputs[0].shape) == 4:
                 data = data.reshape((1,) * (4 - data.ndim) + data.shape).transpose(TO_FIRST)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.model_files import litert_moves, litert_recurrent  # noqa: F401  (register their lowerings)
 from micronpu.frontend.model_files.budget import reading
@@ -111,7 +109,7 @@ def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
     return True
 
 
-def _known(build: LiteRtBuilder, operator: FileOperator) -> npt.NDArray[Any]:
+def _known(build: LiteRtBuilder, operator: FileOperator) -> Array:
     """Return the result of an operator that depends on shapes and constants alone."""
     shape, made = operator.operand(0).shape, operator.outputs[0]
     if operator.kind in ("SHAPE", "RANK"):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, OptionError, one_of
 from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
 from micronpu.frontend.model_files.network import Shapes
@@ -36,7 +36,7 @@ class LiteRtRuntime:
     def __init__(self, file: LiteRtFile, data: bytes, keys: Sequence[Hashable]) -> None:
         self._file, self._data = file, data
         self._tensors = {t.index: t for t in file.tensors if t.key in keys}
-        self._values: dict[int, npt.NDArray[Any]] = {}
+        self._values: dict[int, Array] = {}
         self._process: RuntimeProcess | None = None
 
     def __enter__(self) -> LiteRtRuntime:
@@ -114,18 +114,18 @@ def _represented(given: FileTensor, value: torch.Tensor) -> torch.Tensor:
     return value.round() if given.type == "UINT8" else value
 
 
-def _stored(given: FileTensor, value: torch.Tensor) -> npt.NDArray[Any]:
+def _stored(given: FileTensor, value: torch.Tensor) -> Array:
     """Return an input in the file's dtype."""
     dtype = np.dtype(DTYPES[given.type])
     if not given.scale or given.rounding is None:
         return value.numpy().astype(dtype)
     limits = np.iinfo(dtype)
     integers = np.round(value.numpy().astype(np.float64) / given.scale[0]) + given.zero_point[0]
-    clamped: npt.NDArray[Any] = integers.clip(limits.min, limits.max)
+    clamped: Array = integers.clip(limits.min, limits.max)
     return clamped.astype(dtype)
 
 
-def _real(given: FileTensor, value: npt.NDArray[Any]) -> torch.Tensor:
+def _real(given: FileTensor, value: Array) -> torch.Tensor:
     """Return a tensor of the file as the network has it."""
     if given.rounding is None:
         return torch.from_numpy(value.astype(np.float32) if given.type in ("FLOAT16", "UINT8") else value.copy())

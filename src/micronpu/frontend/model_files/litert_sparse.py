@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.network import MAX_ELEMENTS
 
 
-def dense(sparsity: Any, values: npt.NDArray[Any], shape: Sequence[int], place: str) -> npt.NDArray[Any]:
+def dense(sparsity: Any, values: Array, shape: Sequence[int], place: str) -> Array:
     """Return the tensor that a file stores as its nonzero values and their places.
 
     Each level of the storage is an axis, or an axis of the blocks into which other axes are divided. It has all

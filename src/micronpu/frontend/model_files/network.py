@@ -13,10 +13,10 @@ from keyword import iskeyword
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.frontend.functional import taken_names
 from micronpu.frontend.model_files.budget import Budget, Cost, reading
@@ -423,7 +423,7 @@ def _unused(name: str, taken: dict[str, int]) -> str:
     return own
 
 
-def tensor(data: npt.NDArray[Any]) -> torch.Tensor:
+def tensor(data: Array) -> torch.Tensor:
     """Return a copy of a constant of a file as a tensor."""
     return torch.from_numpy(np.array(data))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.frontend.model_files.budget import Budget
 from micronpu.frontend.model_files.network import Network
@@ -41,7 +41,7 @@ class OnnxRuntime:
         self._names: list[str] = []
         self._kinds: dict[str, np.dtype[Any]] = {}
         self._indices = False
-        self._values: dict[str, npt.NDArray[Any]] = {}
+        self._values: dict[str, Array] = {}
         self._process: RuntimeProcess | None = None
 
     def __enter__(self) -> OnnxRuntime:

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.aten import AtenArguments, AtenNode
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
-Reals = npt.NDArray[Any]
+Reals = Array
 RealFunction = Callable[[Reals], Reals]
 
 MOST_FLIGHTS = 4
@@ -264,7 +265,7 @@ def _off(parts: tuple[TablePart, ...], wanted: npt.NDArray[np.float64], counts: 
     return float(np.abs(found - wanted)[counts].max(initial=0.0))
 
 
-def _sum(parts: tuple[TablePart, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _sum(parts: tuple[TablePart, ...], numbers: Array) -> Array:
     total = np.zeros(len(numbers), np.int64)
     for part in parts:
         operand = ((numbers - part.center) * part.gain).clip(_LOWEST, _HIGHEST)
@@ -377,18 +378,18 @@ class LookupTable(Elementwise):
         return x.with_qparams(None)
 
     @property
-    def array(self) -> npt.NDArray[Any]:
+    def array(self) -> Array:
         """The entries as int8 [256] or int16 [513]."""
         return np.array(self.entries, np.int8 if len(self.entries) == ENTRIES[DType.INT8] else np.int16)
 
-    def every_result(self, x: DType) -> npt.NDArray[Any]:
+    def every_result(self, x: DType) -> Array:
         """Results for all elements of a type, from the lowest to the highest."""
         low, high = x.limits
         if x is DType.INT8:
             return self.array
         return wide_lookup(self.array, np.arange(low, high + 1)).astype(np.int16)
 
-    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> Array:
         dtype = x.type.dtype
         return np.asarray(self.every_result(dtype)[x.data.astype(np.int64) - dtype.limits[0]])
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, InstructionSet
 from micronpu.frontend.facts import HANDLES
@@ -148,7 +149,7 @@ class Emitter:
         made.meta["val"] = torch.empty(tuple(shape), dtype=dtype, device="meta")
         return made
 
-    def constant(self, data: npt.NDArray[Any]) -> fx.Node:
+    def constant(self, data: Array) -> fx.Node:
         name = f"constant_{self._constants}"
         self._constants += 1
         self._root.register_buffer(name, torch.from_numpy(np.array(data, order="C")))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import float32_quotient, requantize
 from micronpu.ir.graph import Node, Tensor
@@ -296,7 +296,7 @@ class PreluByParts(RewriteOf[Prelu]):
         return chain.result(chain.add(Add(), above, chain.reshape(below, *x.shape), qparams=y.type.qparams), y)
 
 
-def _table_of(results: npt.NDArray[Any]) -> LookupTable:
+def _table_of(results: Array) -> LookupTable:
     return LookupTable(tuple(int(v) for v in results.clip(*DType.INT8.limits)))
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.ir.graph import Graph
 from micronpu.targets.ethosu.host.proof import StreamRun, is_large, random_integers
-from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, NotModelledError
+from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum
 from micronpu.targets.ethosu.schedule.operations import CONSTANTS, tables_of

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
 from micronpu.container.trace import graph_key
 from micronpu.ops.indices import rows_numbered
@@ -25,7 +26,7 @@ from micronpu.report.operations import ResidentPrice
 from micronpu.targets.ethosu.compile import EthosUPartition, external_blocks, named_block, stored
 from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, compared, resident
-from micronpu.targets.ethosu.host.proof import ROWS, Array, integers_for, is_large
+from micronpu.targets.ethosu.host.proof import ROWS, integers_for, is_large
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import CONSTANTS, checksum
 from micronpu.targets.ethosu.plans import Planned

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
@@ -164,7 +164,7 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
     return builder.finish(output)
 
 
-def _quick(type: TensorType) -> np.ndarray[Any, Any]:
+def _quick(type: TensorType) -> Array:
     """Numbers that Vela encodes fastest, since encoding takes most of its time: zeros, and a one."""
     values = np.zeros(type.shape, type.dtype.numpy)
     values.flat[:1] = 1

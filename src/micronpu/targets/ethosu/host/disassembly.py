@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, PayloadError
 from micronpu.container.trace import StreamTrace, trace_of
 from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor
@@ -157,7 +158,7 @@ def _grains(ranges: Sequence[Bytes], region: int, count: int) -> np.ndarray[Any,
     return found
 
 
-def _row(during: np.ndarray[Any, Any], reads: np.ndarray[Any, Any], writes: np.ndarray[Any, Any], columns: int) -> str:
+def _row(during: Array, reads: Array, writes: Array, columns: int) -> str:
     if not during.size:
         return ""
     starts = np.arange(min(columns, during.size)) * during.size // min(columns, during.size)

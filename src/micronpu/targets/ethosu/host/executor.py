@@ -16,10 +16,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.callers import warn
 from micronpu.base.errors import NotOnHostError, PayloadError
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
@@ -36,8 +36,6 @@ from micronpu.targets.ethosu.host.simulator import (
 )
 from micronpu.targets.ethosu.payload import VelaIO, bad_payload, parse
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, accelerator_of, results_of
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -262,7 +260,7 @@ def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
     return watch
 
 
-def _array(buffer: Buffer, tensor: VelaIO) -> np.ndarray[Any, Any]:
+def _array(buffer: Buffer, tensor: VelaIO) -> Array:
     data = ctypes.string_at(buffer.address, buffer.size) if buffer.size else b""
     return np.frombuffer(data, f"<i{tensor.element_size}")
 

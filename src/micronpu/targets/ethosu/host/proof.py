@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError
 from micronpu.base.memory import release
 from micronpu.host import tosa_executor
@@ -27,8 +28,6 @@ from micronpu.targets.ethosu.host.simulator import (
     TooEarlyError,
 )
 from micronpu.targets.ethosu.payload import EthosUPayload
-
-Array = np.ndarray[Any, Any]
 
 ROWS = 2
 """Minimum number of random inputs: one of the full range, and one near zero."""

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
 from micronpu.host.build import build_simulator, load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.payload import APART, EthosUPayload, VelaIO, parse
-
-Array = npt.NDArray[Any]
 
 SOURCES = "ethosu_sim"
 """Folder of the simulator among the C++ sources."""
