@@ -89,15 +89,49 @@ def can_fuse(clamp: Node) -> bool:
     return True
 
 
-def function_behind(view: ProgramView, end: Node, head: Node) -> WrittenFunction | None:
-    """Return the function that several operators compute; None if it is none, or if one operator computes it.
+@dataclass(frozen=True)
+class Body:
+    """The operators that compute a float.
 
-    Args:
-        end: the float result.
-        head: the operator for it, or before the clamp or cast that is.
+    Attributes:
+        nodes: operator, fused clamp and unpacking, or the operators of a function, in execution order.
+        head: the operator, of a function the last one.
+        clamp: that is fused into the operator, or None.
+        function: of one element, or None.
     """
-    is_apart = clamp_behind(head) is end and not can_fuse(end)
-    return written_function(view, end, end if is_apart else head)
+
+    nodes: Sequence[Node]
+    head: Node
+    clamp: Node | None = None
+    function: WrittenFunction | None = None
+
+    @classmethod
+    def of(cls, view: ProgramView, result: Node) -> Body:
+        is_unpacked = is_getitem(result) or is_float_cast(result)
+        nodes, clamp = [result.all_input_nodes[0], result] if is_unpacked else [result], None
+        previous = nodes[0].args[0] if nodes[0].args else None
+        if isinstance(previous, Node) and clamp_behind(previous) is nodes[0]:
+            clamp = nodes[0]
+            nodes.insert(0, previous)
+        is_apart = clamp is result and not can_fuse(clamp)
+        written = written_function(view, result, result if is_apart else nodes[0])
+        return cls(nodes, nodes[0], clamp) if written is None else cls(written.nodes, result, None, written)
+
+
+def path_to_constant(view: ProgramView, source: Any) -> list[Node]:
+    """Return a float operand and the nodes behind it to the constant that dequantize and transposes make it of.
+
+    The constant is the last one; without a constant the list is empty.
+    """
+    path = []
+    while isinstance(source, Node):
+        path.append(source)
+        if view.constant(source) is not None:
+            return path
+        if not (is_any_dequantize(source) or overload_name(source) in TRANSPOSES):
+            return []
+        source = source.args[0]
+    return []
 
 
 class NodeArguments:
@@ -196,7 +230,7 @@ class QuantizedNode(NodeArguments):
         return isinstance(given, Node) and is_dequantize(given)
 
     def is_constant(self, operand: str) -> bool:
-        return bool(self._importer.path_to_constant(self._given(operand)))
+        return bool(path_to_constant(self._importer.view, self._given(operand)))
 
     def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
         return self._importer.weight(self._given(operand), self.node)
@@ -273,24 +307,9 @@ class Importer:
             )
         return self.values[source]
 
-    def path_to_constant(self, source: Any) -> list[Node]:
-        """Return a float operand and the nodes behind it to the constant that dequantize and transposes make it of.
-
-        The constant is the last one; without a constant the list is empty.
-        """
-        path = []
-        while isinstance(source, Node):
-            path.append(source)
-            if self.view.constant(source) is not None:
-                return path
-            if not (is_any_dequantize(source) or overload_name(source) in TRANSPOSES):
-                return []
-            source = source.args[0]
-        return []
-
     def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
         """Return the int8 constant of an operand; transposes between them are applied."""
-        if not (path := self.path_to_constant(source)):
+        if not (path := path_to_constant(self.view, source)):
             raise UnsupportedError(
                 f"The weights of `{reader.name}` are computed at run time.",
                 hint="only constant weights can be compiled",
@@ -312,7 +331,7 @@ class Importer:
 
     def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
         """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""
-        path = self.path_to_constant(source)[:2]
+        path = path_to_constant(self.view, source)[:2]
         if len(path) == 1:
             return self.view.array(path[0]).astype(np.float32)
         if not path or not is_any_dequantize(path[0]) or self.view.constant(path[1]) is None:
@@ -349,27 +368,21 @@ class Importer:
             return x
         return self.builder.emit(Requantize(edge.dtype), x, qparams=edge.qparams, origin=origin_of(node))
 
-    def _compute(self, node: Node, edge: Edge, reader: Node) -> Tensor:
-        """Import the operators for the float node that ``reader`` quantizes."""
-        if is_getitem(node):
-            node = _first_of_tuple(node)
-        elif is_float_cast(node) and isinstance(node.args[0], Node):
-            node = node.args[0]
-        if node in self.values:  # quantized again, with other parameters
-            return self._with_qparams(self.values[node], edge, reader)
-        head, clamp = node, None
-        previous = node.args[0] if node.args else None
-        if isinstance(previous, Node) and clamp_behind(previous) is node:
-            head, clamp = previous, node
-        if (written := function_behind(self.view, node, head)) is not None:
-            given = QuantizedNode(self, node, None, edge)
-            given.origin = functools.reduce(Origin.joined, map(origin_of, written.nodes))
+    def _compute(self, source: Node, edge: Edge, reader: Node) -> Tensor:
+        """Import the operators for the float that ``reader`` quantizes."""
+        if source in self.values:  # quantized again, with other parameters
+            return self._with_qparams(self.values[source], edge, reader)
+        if is_getitem(source) and source.args[1] != 0:
+            raise UnsupportedError(f"`{source.name}` reads a second result, which is not imported.")
+        body = Body.of(self.view, source)
+        if (written := body.function) is not None:
+            given = QuantizedNode(self, source, None, edge)
+            given.origin = functools.reduce(Origin.joined, map(origin_of, body.nodes))
             y = look_up(given, given.activation_of(written.reads[0]), written.function, edge.qparams)
         else:
-            entry = import_of(head)
-            y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
-        y = self._with_qparams(y, edge, reader)
-        self.values[node] = y
+            entry = import_of(body.head)
+            y = entry.build(QuantizedNode(self, body.head, entry, edge, body.clamp))
+        self.values[source] = y = self._with_qparams(y, edge, reader)
         return y
 
     def _constant_qparams(self, dequantize: Node) -> QParams:
@@ -418,13 +431,6 @@ def import_of(node: Node) -> AtenImport:
         name = overload_name(node)
         raise UnsupportedError(f"No operator of micronpu imports {name or node.target}.", hint=hint_for(name))
     return entry
-
-
-def _first_of_tuple(node: Node) -> Node:
-    source = node.args[0]
-    if not isinstance(source, Node) or node.args[1] != 0:
-        raise UnsupportedError(f"`{node.name}` reads a second result, which is not imported.")
-    return source
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
-from micronpu.frontend.importer import GraphPiece, clamp_behind, function_behind, import_of, import_piece, known_import
+from micronpu.frontend.importer import Body, GraphPiece, import_of, import_piece, known_import, path_to_constant
 from micronpu.frontend.program import ProgramView, arguments, is_compute, overload_name, value_of
 from micronpu.frontend.run import WrittenFunction
 from micronpu.ops import facts
@@ -79,14 +79,7 @@ class Unit:
 
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:
     """Return True if the node computes weights (a transpose of them) at compile time."""
-    return bool(node.all_input_nodes) and all(
-        view.constant(s) is not None or (program.is_any_dequantize(s) and _reads_constants(view, s))
-        for s in node.all_input_nodes
-    )
-
-
-def _reads_constants(view: ProgramView, node: Node) -> bool:
-    return all(view.constant(source) is not None for source in node.all_input_nodes)
+    return bool(node.all_input_nodes) and all(path_to_constant(view, s) for s in node.all_input_nodes)
 
 
 def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
@@ -108,45 +101,25 @@ def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
 
 
 def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
-    body = [source]
     if (integers := program.integers_behind(source)) is not source:
+        unit, operands = Unit(view, None, [], [quantize]), [source]
         if view.constant(integers) is not None:
             return None
-        body = []
-    elif program.is_getitem(source) or program.is_float_cast(source):
-        body = [source.all_input_nodes[0], source]
-    if body and not is_compute(body[0]):
-        return None
-    previous = body[0].args[0] if body and body[0].args else None
-    if isinstance(previous, Node) and clamp_behind(previous) is body[0]:
-        body.insert(0, previous)
-    unit = Unit(view, body[0] if body else None, body, [quantize])
-    operands = body[0].all_input_nodes if body else [source]
-    if body and (function := function_behind(view, source, body[0])) is not None:
-        unit = Unit(view, source, [*function.nodes], [quantize], function=function)
-        operands = [*function.reads]
+    else:
+        body = Body.of(view, source)
+        if not is_compute(body.nodes[0]):
+            return None
+        unit = Unit(view, body.head, [*body.nodes], [quantize], function=body.function)
+        operands = [*body.function.reads] if body.function is not None else body.head.all_input_nodes
     for operand in operands:
-        _add_operand(unit, operand)
-    return unit
-
-
-def _add_operand(unit: Unit, operand: Node) -> None:
-    """Add an operand to a unit: a dequantized activation, or the nodes that make a constant."""
-    view = unit.view
-    while view.constant(operand) is None:
-        if not (program.is_any_dequantize(operand) or feeds_only_constants(view, operand)):
-            if program.is_index(operand):
-                unit.reads.append(operand)
-            return
-        source = operand.args[0]
-        assert isinstance(source, Node)
-        if program.is_dequantize(operand) and view.constant(source) is None:
+        if path := path_to_constant(view, operand):
+            unit.constants += path[:-1]
+        elif (integers := program.integers_behind(operand)) is not operand:
             unit.dequantizes.append(operand)
-            if source not in unit.reads:
-                unit.reads.append(source)
-            return
-        unit.constants.append(operand)
-        operand = source
+            unit.reads += [integers] if integers not in unit.reads else []
+        elif program.is_index(operand):
+            unit.reads.append(operand)
+    return unit
 
 
 def multiply_accumulates(module: GraphModule) -> int:
