@@ -8,6 +8,17 @@ from typing import TypeVar
 _T = TypeVar("_T", bound=Hashable)
 
 
+def reachable(starts: Iterable[_T], further: Callable[[_T], Iterable[_T]]) -> Iterator[_T]:
+    """Yield values and all that is reached from them, each once; the last of several first."""
+    seen, waiting = set[_T](), list(starts)
+    while waiting:  # no recursion: a chain of operators may be thousands long
+        value = waiting.pop()
+        if value not in seen:
+            seen.add(value)
+            yield value
+            waiting += further(value)
+
+
 def operands_first(result: _T, operands_of: Callable[[_T], Iterable[_T]]) -> Iterator[_T]:
     """Yield all that a result is computed from, each once and behind its operands, and the result at the end.
 

@@ -242,15 +242,7 @@ class Search:
             return None if wide is None else self.corrected(self.priced(wide), (*PROJECTIONS, *self.allowed.cures))
         return self.priced(wide)
 
-    def rated(
-        self,
-        activations: str,
-        modules: Modules,
-        settings: Settings,
-        names: Names = (),
-        more: str = "",
-        results: Results | None = None,
-    ) -> Tried:
+    def rated(self, activations: str, modules: Modules, settings: Settings, results: Results | None = None) -> Tried:
         """Return quantized methods with their distance from float.
 
         Args:
@@ -283,9 +275,7 @@ class Search:
             decides = agreement == 1.0 or (agreement is None and metric is not None) or own.score >= at.NEAR
             alike = alike and decides and not self.allowed.is_accurate and own.score >= at.FAR
         alike = alike and fidelity.score < at.NEAR
-        made = Tried(
-            activations, modules, settings, fidelity, names, more, lost=max(losses, default=0.0), results=results
-        )
+        made = Tried(activations, modules, settings, fidelity, lost=max(losses, default=0.0), results=results)
         return replace(made, decides_alike=alike, decides_otherwise=differs, has_decisions=has_decisions)
 
     @staticmethod
@@ -307,13 +297,11 @@ class Search:
         self.progress(min(self.count / at.TRIALS, 1.0))
         self.count += 1
         try:
-            return self.made(activations, settings, names, more, known)
+            return replace(self.made(activations, settings, known), names=names, more=more)
         except MicroNpuError:  # such as an operator without derivatives, or a metric that is not a number
             return None
 
-    def made(
-        self, activations: str, settings: Settings, names: Names = (), more: str = "", known: Modules | None = None
-    ) -> Tried:
+    def made(self, activations: str, settings: Settings, known: Modules | None = None) -> Tried:
         """Return a new program.
 
         Args:
@@ -326,7 +314,7 @@ class Search:
         if known is None:
             known = calibrated(copied(dict(self.modules)), self.sequences, quantizers, None, self.statistics)
         modules = finished(copied(dict(known)), self.sequences, quantizers, self.statistics)
-        return replace(self.rated(activations, modules, settings, names, more), calibrated=known)
+        return replace(self.rated(activations, modules, settings), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:
         """Return the program with its price, unless it cannot be compiled or exceeds the chip's memory.

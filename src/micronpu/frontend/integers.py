@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import INTEGER_IO
@@ -112,19 +112,25 @@ def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fals
     )
     tensors = (*meaning.inputs, *meaning.outputs)
     shifted = [as_bytes] * len(tensors) if isinstance(as_bytes, bool) else list(as_bytes)
-    _check_bytes([tensor for tensor, shift in zip(tensors, shifted, strict=True) if shift])
-    for node, edge in inputs:
+    asked = [t if t is None or not shift else _as_bytes(t) for t, shift in zip(tensors, shifted, strict=True)]
+    for (node, edge), taken, made in zip(inputs, asked, tensors, strict=False):
         _take_integers(node, edge.torch_dtype)
-    integers = {node: node.args[0] for node, edge in outputs if edge is not None}
+        if taken is not made:
+            _take_bytes(node, taken, made)
+    integers: dict[Node, Node] = {}
+    for (node, _), made, given in zip(outputs, tensors[len(inputs) :], asked[len(inputs) :], strict=True):
+        if made is not None and node not in integers:
+            integers[node] = node.all_input_nodes[0]
+            if given is not made:
+                with module.graph.inserting_before(output):
+                    integers[node] = _requantized(integers[node], made, given)
     output.args = torch.fx.map_arg(output.args, lambda n: integers.get(n, n))
     for node in integers:
         if not node.users:
             module.graph.erase_node(node)
-    if any(shifted):
-        meaning = _shift_io(module.graph, [node for node, _ in inputs], meaning, shifted)
     module.graph.lint()
     module.recompile()
-    return meaning
+    return IntegerIO(tuple(filter(None, asked[: len(inputs)])), tuple(asked[len(inputs) :]))
 
 
 def integer_io_of(module: object) -> IntegerIO | None:
@@ -153,49 +159,22 @@ def _take_integers(holder: Node, dtype: torch.dtype) -> None:
         holder.graph.erase_node(quantize)
 
 
-def _check_bytes(tensors: Sequence[IntegerTensor | None]) -> None:
-    for tensor in tensors:
-        if tensor is not None and tensor.dtype != DType.INT8.value:
-            raise ModelError(
-                f"`{tensor.name}` is {tensor.dtype} with zero point {tensor.zero_point}, which "
-                'cannot be uint8: `io="uint8"` is for int8 inputs and outputs.',
-                hint='int8 activations where the value is read or made, or io="int16"',
-            )
+def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:
+    """Make an int8 input of the program uint8.
 
-
-def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted: Sequence[bool]) -> IntegerIO:
-    """Convert int8 inputs and outputs to uint8, in place.
-
-        x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
+        x8 -> ..        xu8 -> dequantize -> quantize -> x8 -> ..
 
     Both have the same scale, so that the pair is a shift by 128, as an NPU or `pass_on_integers` computes it.
     """
-    count = len(inputs)
-    for node, tensor, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
-        if not shift:
-            continue
-        readers = list(node.users)
-        node.meta["val"] = value_of(node).to(torch.uint8)
-        with graph.inserting_after(node):
-            made = _requantized(node, _as_bytes(tensor), tensor)
-        for reader in readers:
-            reader.replace_input_with(node, made)
-    output = graph.output_node()
-    results = _results(output)
-    own = results[: len(meaning.outputs)]  # states follow them and remain unchanged
-    wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
-    known = {n: b for n, b, shift in wanted if b is not None and shift}
-    with graph.inserting_before(output):
-        made_bytes = {node: _requantized(node, tensor, _as_bytes(tensor)) for node, tensor in known.items()}
-    output.args = ((*(made_bytes.get(n, n) for n in own), *results[len(own) :]),)
-    tensors = [
-        _as_bytes(tensor) if tensor is not None and shift else tensor
-        for tensor, shift in zip((*meaning.inputs, *meaning.outputs), shifted, strict=True)
-    ]
-    return IntegerIO(tuple(filter(None, tensors[:count])), tuple(tensors[count:]))
+    readers = list(holder.users)
+    holder.meta["val"] = value_of(holder).to(torch.uint8)
+    with holder.graph.inserting_after(holder):
+        made = _requantized(holder, given, wanted)
+    for reader in readers:
+        reader.replace_input_with(holder, made)
 
 
-def _requantized(x: Node, given: IntegerTensor, wanted: IntegerTensor) -> Node:
+def _requantized(x: Node, given: Any, wanted: Any) -> Node:
     """Add a dequantize and a quantize of integers, where the graph inserts."""
     first, second = stored_as(given), stored_as(wanted)
     real = add_dequantize(x, first)
@@ -207,6 +186,12 @@ def _requantized(x: Node, given: IntegerTensor, wanted: IntegerTensor) -> Node:
 
 
 def _as_bytes(tensor: IntegerTensor) -> IntegerTensor:
+    if tensor.dtype != DType.INT8.value:
+        raise ModelError(
+            f"`{tensor.name}` is {tensor.dtype} with zero point {tensor.zero_point}, which "
+            'cannot be uint8: `io="uint8"` is for int8 inputs and outputs.',
+            hint='int8 activations where the value is read or made, or io="int16"',
+        )
     return replace(tensor, dtype=DType.UINT8.value, zero_point=tensor.zero_point + BYTE_SHIFT)
 
 
@@ -294,24 +279,24 @@ def integer_states(module: GraphModule) -> GraphModule:
     holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
-    first, made = len(results) - len(states.values), []
-    dequantizes: dict[int, Node] = {}
-    for number, state in enumerate(states.values):
-        holder, value = holders[state.node], results[first + number]
+    made = []
+    for number, state in enumerate(states.values, len(results) - len(states.values)):
+        holder, value = holders[state.node], results[number]
         quantizes = quantizes_of(holder)
         edge = None if is_quantize(value) else view.edge(value)
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
         if edge is None or not whole or (not state.initial.is_floating_point()):
             if quantizes or edge is not None:
                 raise _no_qparams(module, state, value, "float in or out")
-            made.append(_with_qparams_of(view, state, value))
+            edge = view.edge(value) if is_quantize(value) else None  # of a module that was quantized before
+            made.append(
+                state if edge is None else replace(state, scale=edge.qparams.scale[0], zero_point=edge.zero_point)
+            )
             continue
         if others := [other for other in map(view.edge, quantizes) if other != edge]:
             raise _no_qparams(module, state, value, f"{_qparams(others[0])} in and {_qparams(edge)} out")
         made.append(_with_qparams(state, edge, value))
         _take_integers(holder, edge.torch_dtype)
-        dequantizes[first + number] = value
-    for number, value in dequantizes.items():
         results[number] = value.args[0]
     output.args = (tuple(results),)
     graph.eliminate_dead_code()
@@ -354,14 +339,6 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
     if changed:
         module.recompile()
     return changed
-
-
-def _with_qparams_of(view: ProgramView, state: State, value: Node) -> State:
-    """Return a state of a module that was quantized before, which has integers already, with its qparams."""
-    edge = view.edge(value)
-    if edge is None or not is_quantize(value):
-        return state
-    return replace(state, scale=edge.qparams.scale[0], zero_point=edge.zero_point)
 
 
 def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:

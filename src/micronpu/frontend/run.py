@@ -28,6 +28,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
+from micronpu.base.order import reachable
 from micronpu.frontend.program import (
     CASTS,
     ProgramView,
@@ -193,13 +194,11 @@ def _with_late(node: Node, late: Collection[Node]) -> Iterator[Node]:
 
 def _needed(wanted: Iterable[Node], known: Collection[Node]) -> list[Node]:
     """Return the wanted nodes and those that they depend on, in the order of the graph."""
-    found, waiting = set[Node](), list(wanted)
-    while waiting:  # no recursion: a chain of operators may be thousands long
-        node = waiting.pop()
-        if node not in found and node not in known:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return sorted(found)
+
+    def unknown(nodes: Iterable[Node]) -> list[Node]:
+        return [node for node in nodes if node not in known]
+
+    return sorted(reachable(unknown(wanted), lambda node: unknown(node.all_input_nodes)))
 
 
 @torch.no_grad()

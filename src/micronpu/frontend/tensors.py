@@ -23,6 +23,7 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
+from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name
@@ -157,6 +158,19 @@ def read(model: nn.Module, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(model)
 
 
+def put(root: nn.Module, path: str, value: Any) -> None:
+    """Set an attribute, creating modules on its path; a shared tensor has several names."""
+    *parents, name = path.split(".")
+    for part in parents:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        root.register_buffer(name, value)
+    else:
+        setattr(root, name, value)
+
+
 def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
     """Return the tensor that a ``get_attr`` node reads; None for other operands."""
     value = read(model, node) if isinstance(node, Node) and node.op == "get_attr" else None
@@ -172,18 +186,10 @@ def number(model: GraphModule, operand: Any) -> float | None:
 
 def is_constant(node: Any) -> bool:
     """True if a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
-    if not isinstance(node, Node):
-        return False
-    waiting, seen = [node], {node}
-    while waiting:  # no recursion: a chain of operators may be thousands long
-        source = waiting.pop()
-        if source.op == "get_attr":
-            continue
-        if source.op != "call_function" or not source.all_input_nodes:
-            return False
-        waiting += [n for n in source.all_input_nodes if n not in seen]
-        seen.update(source.all_input_nodes)
-    return True
+    return isinstance(node, Node) and all(
+        n.op == "get_attr" or (n.op == "call_function" and n.all_input_nodes)
+        for n in reachable([node], operator.attrgetter("all_input_nodes"))
+    )
 
 
 def constant_nodes(model: GraphModule) -> set[Node]:

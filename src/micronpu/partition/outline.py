@@ -38,7 +38,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.frontend.tensors import attribute, states_of
+from micronpu.frontend.tensors import attribute, put, read, states_of
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CLONE, CONVERSION, FLIPPED_BITS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
@@ -135,10 +135,8 @@ def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tup
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
     graph.set_codegen(codegen_of(module.graph))
     for node in graph.nodes:
-        if node.op == "get_attr":
-            _share(module, root, str(node.target))
-        elif node.op == "call_module" and node not in called.values():
-            root.add_module(str(node.target), module.get_submodule(str(node.target)))
+        if node.op in ("get_attr", "call_module") and node not in called.values():
+            put(root, str(node.target), read(module, node))
     for name, call in calls:
         root.add_module(name, call)
     return HostModule(root, graph)
@@ -179,24 +177,6 @@ def _integers(quantize: Node) -> torch.Tensor:
     value: torch.Tensor = value_of(quantize)
     dtype = value.dtype if value.dtype in (torch.int8, torch.int16) else arguments(quantize)["dtype"]
     return torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout)
-
-
-def _share(source: nn.Module, target: nn.Module, name: str) -> None:
-    """Make an attribute ``a.b.c`` of one module available in another."""
-    *path, last = name.split(".")
-    value: Any = source
-    for part in path:
-        value = getattr(value, part)
-        if not hasattr(target, part):
-            target.add_module(part, nn.Module())
-        target = getattr(target, part)
-    value = getattr(value, last)
-    if isinstance(value, nn.Parameter):
-        target.register_parameter(last, value)
-    elif isinstance(value, torch.Tensor):
-        target.register_buffer(last, value)
-    else:
-        setattr(target, last, value)
 
 
 # ---------------------------------------------------------------- integers that the core only moves or decides

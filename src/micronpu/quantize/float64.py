@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_random, overload_name
-from micronpu.frontend.tensors import copied, read
+from micronpu.frontend.tensors import copied, put, read
 from micronpu.ops.convolution import CONVOLUTIONS_2D, TRANSPOSED
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
@@ -47,10 +47,10 @@ def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
             made = graph.call_function(_widened, (made,))
         elif node.op == "get_attr":
             value = read(module, node)
-            _put(root, str(node.target), _widened(value.detach() if isinstance(value, torch.Tensor) else value))
+            put(root, str(node.target), _widened(value.detach() if isinstance(value, torch.Tensor) else value))
         elif node.op == "call_module":
             found = module.get_submodule(str(node.target))
-            _put(root, str(node.target), _loop_in_float64(found) if isinstance(found, Loop) else found)
+            put(root, str(node.target), _loop_in_float64(found) if isinstance(found, Loop) else found)
         elif node.op == "call_function":
             _widen_call(node, made)
         copies[node] = made
@@ -135,23 +135,6 @@ def _loop_in_float64(loop: Loop) -> Loop:
     made = Loop(in_float64(loop.body))
     made.prepared = in_float64(loop.prepared) if loop.prepared is not None else None
     return made
-
-
-def _put(root: nn.Module, path: str, value: Any) -> None:
-    """Set an attribute, creating modules on its path; a shared tensor has several names."""
-    *parents, name = path.split(".")
-    for part in parents:
-        if not hasattr(root, part):
-            root.add_module(part, nn.Module())
-        root = getattr(root, part)
-    if hasattr(root, name):
-        return
-    if isinstance(value, nn.Module):
-        root.add_module(name, value)
-    elif isinstance(value, torch.Tensor):
-        root.register_buffer(name, value)
-    else:
-        setattr(root, name, value)
 
 
 def _widen_call(node: Node, made: Node) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.order import reachable
 from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
 from micronpu.frontend.importer import can_fuse, clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
@@ -374,13 +375,8 @@ class _Functions:
 
     def _members(self, end: Node) -> list[Node]:
         """Return the operators from the tensor to a member, in the order of the program."""
-        found, waiting = set[Node](), [end]
-        while waiting:
-            node = waiting.pop()
-            if node not in found and node in self.sources:
-                found.add(node)
-                waiting += [n for n in node.all_input_nodes if n is not self.sources[node]]
-        return sorted(found)
+        read = self.sources
+        return sorted(reachable([end], lambda n: [x for x in n.all_input_nodes if x is not read[n] and x in read]))
 
     def _is_better(self, members: list[Node]) -> bool:
         """Return True for a function that takes several operators, of which one is not linear."""

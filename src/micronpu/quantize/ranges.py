@@ -29,6 +29,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
+from micronpu.base.order import reachable
 from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.float64 import runnable
@@ -313,7 +314,8 @@ def only_kept(prepared: GraphModule) -> set[Node]:
     made_of: dict[Node, set[Node]] = {}
     for _, holder, value in ends:
         moved, computed = _sources(prepared, value)
-        made_of[holder] = ((moved - {holder}) | _behind(computed)) & holders
+        behind = set(reachable(computed, operator.attrgetter("all_input_nodes")))
+        made_of[holder] = ((moved - {holder}) | behind) & holders
     while True:
         wider = {h: found.union(*(made_of[f] for f in found)) for h, found in made_of.items()}
         if wider == made_of:
@@ -323,24 +325,10 @@ def only_kept(prepared: GraphModule) -> set[Node]:
 
 def _sources(prepared: GraphModule, value: Node) -> tuple[set[Node], set[Node]]:
     """Return the inputs and the computed values from which operators that only move make a value."""
-    inputs, computed, waiting = set[Node](), set[Node](), [value]
-    while waiting:
-        node = waiting.pop()
-        if node.op == "placeholder":
-            inputs.add(node)
-        elif moves(node) or observer_of(prepared, node) is not None:
-            waiting += node.all_input_nodes
-        else:
-            computed.add(node)
-    return inputs, computed
 
+    def moved(node: Node) -> list[Node]:
+        return node.all_input_nodes if moves(node) or observer_of(prepared, node) is not None else []
 
-def _behind(nodes: set[Node]) -> set[Node]:
-    """Return nodes and all of their operands, recursively."""
-    found, waiting = set[Node](), list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found
+    ends = {node for node in reachable([value], moved) if not moved(node)}
+    inputs = {node for node in ends if node.op == "placeholder"}
+    return inputs, ends - inputs

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, arguments, is_compute, origin_of
@@ -131,12 +133,7 @@ def first_causes(
 def _without(names: set[str], module: GraphModule, trial: Trial) -> float:
     """Return dB of the worst output if some operators and all before them are in float, on a few samples."""
     nodes = [node for node in module.graph.nodes if is_compute(node) and exported_call(node)[0] in names]
-    before = set[Node]()
-    while nodes:
-        node = nodes.pop()
-        if node not in before:
-            before.add(node)
-            nodes += node.all_input_nodes
+    before = set(reachable(nodes, attrgetter("all_input_nodes")))
     reference = DequantizedReference(module)
     rounding = {layer.quantize: layer.edge.rounded for layer in reference.layers if layer.quantize not in before}
     rows, exact = trial.rows_of_all[: thresholds.BLAME_SAMPLES], list(chain.from_iterable(trial.exact))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.order import reachable
 from micronpu.frontend.program import is_compute
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.nodes import moves
@@ -263,16 +264,13 @@ class Sensitivity:
         return RoundedValue(layer.quantize, producer, frozenset(self._readers_of(layer)), elements)
 
     def _readers_of(self, layer: RoundedLayer) -> Iterator[str]:
-        waiting, seen = list(layer.quantize.users), set[Node]()
-        while waiting:
-            node = waiting.pop()
-            if node in seen or node.op != "call_function":
-                continue
-            seen.add(node)
+
+        def further(node: Node) -> Collection[Node]:
+            return node.users if node.op == "call_function" and (not is_compute(node) or moves(node)) else ()
+
+        for node in reachable([layer.quantize], further):
             if is_compute(node) and (name := exported_name(node, self._names)):
                 yield name
-            if not is_compute(node) or moves(node):
-                waiting += list(node.users)
 
 
 def exported_name(node: Node, names: Collection[str]) -> str:

@@ -29,6 +29,7 @@ from micronpu.base.errors import ConverterError, FileError, ModelError, OptionEr
 from micronpu.base.files import check_name, write_file
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.leaving import scratch_folder
+from micronpu.base.order import reachable
 from micronpu.base.parsing import parse_json
 from micronpu.base.processes import finished, how_it_ended, last_words
 from micronpu.container.litert_view import read_model
@@ -367,16 +368,10 @@ def _between(boundary: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
     producer = {name: i for i, step in enumerate(steps) for name in step.outputs}
     known = producer.keys() | {name for step in steps for name in step.inputs}
     read = set(_known(boundary.inputs, known))
-    found: set[int] = set()
     # The operators that write its results belong to the subgraph even if it also reads them: a part of a split.
-    waiting = [producer[name] for name in _known(boundary.outputs, known) if name in producer]
-    while waiting:
-        step = waiting.pop()
-        if step in found:
-            continue
-        found.add(step)
-        waiting += [producer[name] for name in steps[step].inputs if name in producer and name not in read]
-    return tuple(sorted(found))
+    ends = [producer[name] for name in _known(boundary.outputs, known) if name in producer]
+    inside = producer.keys() - read
+    return tuple(sorted(reachable(ends, lambda step: [producer[n] for n in steps[step].inputs if n in inside])))
 
 
 def _known(names: Iterable[str], known: Iterable[str]) -> Iterable[str]:
