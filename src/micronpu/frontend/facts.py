@@ -110,5 +110,5 @@ FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
 """The module before any rewrite; between the rewrites and the annotation in torchao's `prepare_pt2e`."""
 LOOP_QPARAMS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
 """Qparams of the inputs and outputs of a loop's step."""
-SCOPES: Fact[dict[str, str] | None] = Fact("micronpu_scopes", None)
-"""Names of observers by the observed value, between preparation and conversion."""
+PREPARED: Fact[bool] = Fact("micronpu_prepared", False)
+"""The module has observers of this package, between preparation and conversion."""

@@ -319,8 +319,7 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     is_ours = getattr(quantizer, "is_ours", None)  # torchao's own quantizers have none
     if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)
-        names = post_training.scopes(module)
-        return post_training.prepared(quantizer.annotated(quantizer.rewritten(module)), names)
+        return post_training.prepared(quantizer.annotated(quantizer.rewritten(module)))
     from micronpu.quantize.pt2e import prepare_pt2e
 
     FLOAT_PROGRAM.say(module, None)  # the calls need not be recorded: they are here

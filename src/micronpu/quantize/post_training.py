@@ -1,13 +1,13 @@
 """Post-training quantization of this package's annotations: observers, calibration, then quantize and dequantize.
 
-The result equals that of `prepare_pt2e` and `convert_pt2e`, node by node and name by name, which tests compare.
+The result equals that of `prepare_pt2e` and `convert_pt2e`, operator by operator, which tests compare.
 torchao, whose import takes as long as compiling a small network, is not needed.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -15,13 +15,13 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.frontend.facts import EXTREMES, SCOPES
+from micronpu.frontend.facts import EXTREMES, PREPARED
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
-from micronpu.quantize.nodes import NodeValues, moves, observer_of
+from micronpu.quantize.nodes import NodeValues, observer_of
 from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
-from micronpu.quantize.specs import KEY, QuantizationAnnotation, noted
+from micronpu.quantize.specs import KEY, QuantizationAnnotation
 from micronpu.upstream.torch import FakeTensor
 
 _decomposed = torch.ops.quantized_decomposed
@@ -32,30 +32,16 @@ Observers: TypeAlias = dict[Any, Observer]
 """Observers of nodes and of (operand, reader) edges."""
 
 
-def scopes(model: GraphModule) -> dict[str, str]:
-    """Return the last part of each node's module path, by which torchao names its constants."""
-    found = {}
-    for node in model.graph.nodes:
-        stack = node.meta.get("nn_module_stack")
-        found[node.name] = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
-    return found
-
-
 def is_prepared(model: GraphModule) -> bool:
     """Return True if a module has the observers of `prepared`."""
-    return SCOPES.is_said(model)
+    return PREPARED.of(model)
 
 
 # ---------------------------------------------------------------- observers
 
 
-def prepared(values: NodeValues, names: Mapping[str, str]) -> GraphModule:
-    """Return an annotated model with observers; the graph is changed in place.
-
-    Args:
-        values: of the model.
-        names: `scopes` of the model before it was rewritten.
-    """
+def prepared(values: NodeValues) -> GraphModule:
+    """Return an annotated model with observers; the graph is changed in place."""
     model, notes = values.model, values.notes()
     observers = observers_of(notes)
     observe_for_neighbours(values, observers)
@@ -64,7 +50,7 @@ def prepared(values: NodeValues, names: Mapping[str, str]) -> GraphModule:
     for value in notes:
         inserter.observe(values.node_of[value])
     made = GraphModule(model, model.graph)
-    SCOPES.say(made, dict(names))
+    PREPARED.say(made, True)
     return made
 
 
@@ -121,17 +107,13 @@ class _Inserter:
 
 def converted(model: GraphModule) -> GraphModule:
     """Return a calibrated model with quantize and dequantize instead of observers; the graph is changed in place."""
-    names = SCOPES.take(model)
-    assert names is not None, "of `prepared`"
+    PREPARED.take(model)
     modules = dict(model.named_modules(remove_duplicate=False))
+    constants = constant_nodes(model)
     for node in list(model.graph.nodes):
         if node.op == "call_module" and isinstance(modules[str(node.target)], Observer):
-            _convert(model, node, modules[str(node.target)], names)
+            _convert(model, node, modules[str(node.target)], node.args[0] in constants)
     model.graph.eliminate_dead_code()
-    _split_dequantizes(model)
-    for node, note in noted(model.graph.nodes).items():
-        _keep_places(node, note)
-    _fold_weights(model)
     made = GraphModule(model, model.graph)  # with what the graph still reads
     for mode in ("train", "eval"):
         setattr(made, mode, types.MethodType(_refuse(mode), made))
@@ -145,35 +127,57 @@ def _refuse(mode: str) -> Any:
     return refuse
 
 
-def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, str]) -> None:
-    """x -> observer -> y        x -> quantize -> dequantize -> y"""
+def _convert(model: GraphModule, node: Node, observer: Any, is_constant: bool) -> None:
+    """Replace an observer; each annotated reader has its own dequantize, and a constant is stored as integers.
+
+    x -> observer -> (a, b, c)        x -> quantize -> (dequantize -> a, dequantize -> (b, c))
+    """
     graph, source = model.graph, node.args[0]
     assert isinstance(source, Node)
     scale, zero_point = observer.calculate_qparams()
     per_channel = observer.qscheme == torch.per_channel_symmetric
+    origin = NodeSource(None, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
+    origin.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(graph))
+    origin.from_node = list(node.meta.get("from_node", ()))  # torch itself copies all that these refer to
+    readers = [user for user in node.users if not isinstance(user.meta.get("val"), int | torch.SymInt)]  # not of sizes
+    own = [user for user in readers if _is_annotated(user)] if len(readers) > 1 else []
     with graph.inserting_before(node):
-        numbers: list[Any]
+        numbers: list[Any] = []
         if per_channel:
-            prefix = names.get(source.name, "").replace(".", "_")
-            buffers = [add_buffer(model, scale, f"{prefix}_scale")]
-            buffers += [add_buffer(model, zero_point, f"{prefix}_zero_point")]
-            numbers = [*buffers, int(observer.ch_axis)]
+            numbers += [add_buffer(model, scale, "scale"), add_buffer(model, zero_point, "zero_point")]
+            numbers += [int(observer.ch_axis)]
         else:
-            numbers = [float(scale), int(zero_point)]
+            numbers += [float(scale), int(zero_point)]
         numbers += [observer.quant_min, observer.quant_max, observer.dtype]
-        quantized = graph.call_function(_QUANTIZE[per_channel], (source, *numbers))
-        value = source.meta.get("val")
-        dtype = torch.float32 if value is None else value.dtype
-        options = {} if dtype == torch.float32 else {"out_dtype": dtype}
-        dequantized = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
-        node.replace_all_uses_with(dequantized)
+        if is_constant:
+            integers = _QUANTIZE[per_channel](*evaluate(model, (source, *numbers)))
+            quantized = add_buffer(model, integers, "integers")
+        else:
+            quantized = graph.call_function(_QUANTIZE[per_channel], (source, *numbers))
+        _note(quantized, origin, source)
         if (extremes := getattr(observer, "extremes", None)) is not None:
             EXTREMES.say(quantized, (quantized.name, extremes))
-        origin = NodeSource(None, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
-        origin.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(graph))
-        origin.from_node = list(node.meta.get("from_node", ()))  # torch itself copies all that these refer to
-        quantized.meta["from_node"], dequantized.meta["from_node"] = [origin], [origin]
-        graph.erase_node(node)
+        dtype = getattr(source.meta.get("val"), "dtype", torch.float32)
+        options = {} if dtype == torch.float32 else {"out_dtype": dtype}
+        for users in ([user for user in node.users if user not in own], *([user] for user in reversed(own))):
+            if users:
+                made = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
+                _note(made, origin, users[0])
+            for user in users:
+                user.replace_input_with(node, made)
+    graph.erase_node(node)
+
+
+def _is_annotated(node: Node) -> bool:
+    note = node.meta.get(KEY)
+    return isinstance(note, QuantizationAnnotation) and bool(note.input_qspec_map or note.output_qspec)
+
+
+def _note(made: Node, origin: NodeSource, place: Node) -> None:
+    """Note what a node was made of, and the user's source line."""
+    made.meta["from_node"] = [origin]
+    if "stack_trace" in place.meta:
+        made.meta["stack_trace"] = place.meta["stack_trace"]
 
 
 def add_buffer(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
@@ -181,91 +185,6 @@ def add_buffer(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
     name = free_name(model, prefix)
     model.register_buffer(name, value.detach().clone())
     return model.graph.get_attr(name)
-
-
-def _readers(node: Node) -> list[Node]:
-    """Return the readers of a value that read more than its sizes."""
-    return [user for user in node.users if not isinstance(user.meta.get("val"), int | torch.SymInt)]
-
-
-def _split_dequantizes(model: GraphModule) -> None:
-    """Give every annotated reader its own dequantize."""
-    for node in model.graph.nodes:
-        if node.target not in _DEQUANTIZE or len(readers := _readers(node)) <= 1:
-            continue
-        for user in readers:
-            note = user.meta.get(KEY)
-            if not isinstance(note, QuantizationAnnotation) or not (note.input_qspec_map or note.output_qspec):
-                continue
-            with model.graph.inserting_after(node):
-                own = model.graph.node_copy(node)
-            user.replace_input_with(node, own)
-
-
-def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
-    """Copy the user's source line to the dequantizes before a node and the quantize after it."""
-    for operand in note.input_qspec_map:
-        dequantize = next((a for a in node.args if isinstance(a, Node) and _stems_from(a, operand)), None)
-        if dequantize is None:
-            continue
-        quantize = dequantize.args[0]
-        if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
-            continue
-        chain, source = [quantize], quantize.args[0]
-        # Operators that only move a weight before its quantize keep the weight's source.
-        while isinstance(source, Node) and moves(source):
-            chain.append(source)
-            source = source.args[0]
-        if isinstance(source, Node) and source.op == "get_attr":
-            for step in chain:
-                _copy_place(source, step)
-        _copy_place(node, dequantize)
-    if note.output_qspec is not None and (users := _readers(node)) and users[-1].target in _QUANTIZE:
-        _copy_place(node, users[-1])
-
-
-def _stems_from(node: Node, operand: Node) -> bool:
-    if node.target not in _DEQUANTIZE:
-        return False
-    while node.target in _QUANTIZE or node.target in _DEQUANTIZE:
-        (node,) = node.all_input_nodes[:1]
-    return node is operand
-
-
-def _copy_place(source: Node, target: Node) -> None:
-    for key in ("stack_trace", "quantization_tag"):
-        if key in source.meta:
-            target.meta[key] = source.meta[key]
-
-
-def _fold_weights(model: GraphModule) -> None:
-    """weights -> quantize        integers"""
-    constants = _without_dequantized(model)
-    count = 0
-    for node in list(model.graph.nodes):
-        if node.target not in _QUANTIZE or not isinstance(node.args[0], Node) or node.args[0] not in constants:
-            continue
-        value = evaluate(model, node)
-        while hasattr(model, name := f"_frozen_param{count}"):
-            count += 1
-        with model.graph.inserting_before(node):
-            made = model.graph.create_node("get_attr", name, (), {})
-        node.replace_all_uses_with(made)
-        made.meta.update(node.meta)
-        model.graph.erase_node(node)
-        made.name = node.name
-        model.register_buffer(name, value)
-    model.graph.eliminate_dead_code()
-
-
-def _without_dequantized(model: GraphModule) -> set[Node]:
-    """Return constants that do not depend on a dequantize."""
-    constants = constant_nodes(model)
-    found: set[Node] = set()
-    for node in model.graph.nodes:
-        if node in constants and node.target not in _DEQUANTIZE and found.issuperset(node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 # ---------------------------------------------------------------- parts of concatenations
