@@ -12,7 +12,7 @@ own - exact is the layer's own error, total - own its inherited error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
 from micronpu.frontend.program import Edge, ProgramView, float_behind, is_compute, is_quantize, qualified_name
+from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
 from micronpu.quantize.data import calibration_batches, calibration_sequences
@@ -135,11 +136,9 @@ class SideBySide:
         self.signal = self.noise = 0.0
         self._rows = 0
         self._steps = {n: function_of(converted, n) for n in converted.graph.nodes if n.op != "placeholder"}
-        self._fixed: dict[Node, Any] = {}
+        self._run = Run(converted, self._steps.__getitem__, wanted=converted.graph.nodes)
         with torch.no_grad():
-            for node in converted.graph.nodes:
-                if node in self._constant:
-                    self._fixed[node] = self._steps[node](self._fixed)
+            self._fixed = Run(converted, self._steps.__getitem__, wanted=self._constant).values()
 
     def add(self, row: Row) -> None:
         """Run one sample through both; add the errors of each layer, and its contribution to the output."""
@@ -154,38 +153,26 @@ class SideBySide:
         self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]
     ) -> list[tuple[LayerErrors, torch.Tensor]]:
         """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
-        total: dict[Node, Any] = dict(self._fixed)
-        own: dict[Node, Any] = dict(self._fixed)
-        added: list[tuple[LayerErrors, torch.Tensor]] = []
-        given = iter(row)
-        for node in self.converted.graph.nodes:
-            if node in self._fixed:
-                continue
-            if node.op == "placeholder":
-                total[node] = own[node] = next(given)
-                continue
-            total[node] = self._steps[node](total)
-            if node.op == "output":
-                self._rows += 1
-                for signal, error in noise(float_leaves(total[node]), outputs):
-                    self.signal, self.noise = self.signal + signal, self.noise + error
-                continue
-            layer = self._by_quantize.get(node)
-            if layer is None:
-                own[node] = self._steps[node](own)
-                continue
+        total, added = self._run.values(self._fixed, *row), list[tuple[LayerErrors, torch.Tensor]]()
+        self._rows += 1
+        for signal, error in noise(float_leaves(total[self.converted.graph.output_node()]), outputs):
+            self.signal, self.noise = self.signal + signal, self.noise + error
+
+        def behind(node: Node, value: Any, own: Mapping[Node, Any]) -> Any:
+            if (layer := self._by_quantize.get(node)) is None:
+                return value
             # The layer's result for rounded float operands; its readers get the rounded float result.
-            before = own[layer.result]
-            wanted = _float_value(layer.result, exact).detach()
-            qparams = {n: own[n] for n in node.all_input_nodes[1:]}
-            own[node] = self._steps[node]({**qparams, node.args[0]: wanted})
-            result = layer.edge.dequantized(self._steps[node]({**qparams, node.args[0]: before}))
+            before, wanted = own[layer.result], _float_value(layer.result, exact).detach()
+            result = layer.edge.dequantized(value)
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
             # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
             rounding = result - torch.where(before.isfinite(), before, wanted)
             added.append((layer, alone - wanted + rounding))
             layer.add(wanted, layer.edge.dequantized(total[node]), result, alone - wanted, rounding)
             layer.count_clipped(before)
+            return self._steps[node]({n: own[n] for n in node.all_input_nodes} | {layer.result: wanted})
+
+        self._run.values(self._fixed, *row, behind=behind)
         return added
 
     def settle(self) -> None:

@@ -25,14 +25,15 @@ from micronpu.frontend.program import (
     Edge,
     ProgramView,
     arguments,
+    integers_behind,
     is_any_dequantize,
     is_dequantize,
     is_float_cast,
     is_getitem,
     is_index,
-    is_quantize,
     origin_of,
     overload_name,
+    quantized_from,
     shifted_bytes,
     static_shape,
     value_of,
@@ -227,7 +228,7 @@ class QuantizedNode(NodeArguments):
 
     def is_quantized(self, operand: str) -> bool:
         given = self._given(operand)
-        return isinstance(given, Node) and is_dequantize(given)
+        return integers_behind(given) is not given
 
     def is_constant(self, operand: str) -> bool:
         return bool(path_to_constant(self._importer.view, self._given(operand)))
@@ -352,10 +353,8 @@ class Importer:
 
     def add(self, node: Node) -> None:
         """Import a node; fused operators and unpackings need no import."""
-        if not is_quantize(node):
+        if (source := quantized_from(node)) is node:
             return
-        source = node.args[0]
-        assert isinstance(source, Node)
         edge = self._edge(node, shifts=shifted_bytes(node) is not None)
         if is_dequantize(source):
             self.values[node] = self._with_qparams(self.activation(source, node), edge, node)

@@ -152,6 +152,11 @@ def quantizes_of(node: Node) -> list[Node]:
     return [user for user in node.users if is_quantize(user)]
 
 
+def readers_of(integers: Node) -> set[Node]:
+    """Return what reads integers, or dequantizes of them."""
+    return {r for user in integers.users for r in (user.users if is_dequantize(user) else (user,))}
+
+
 def add_quantize(x: Node, qparams: Sequence[Any]) -> Node:
     """Add a node that quantizes a value with a scale, a zero point, limits and a dtype, where the graph inserts."""
     return x.graph.call_function(torch.ops.quantized_decomposed.quantize_per_tensor.default, (x, *qparams))
@@ -303,8 +308,7 @@ def leaves_channels_last(node: Node) -> bool:
     This holds only for outputs of the program: ExecuTorch's kernels refuse operands and results in different orders,
     and the results of operators on the core are often contiguous.
     """
-    readers = {r for user in node.users for r in (user.users if is_dequantize(user) else (user,))}
-    readers = {r for reader in readers for r in (reader.users if shifted_bytes(reader) is node else (reader,))}
+    readers = {r for reader in readers_of(node) for r in (reader.users if shifted_bytes(reader) is node else (reader,))}
     return is_channels_last(node) and all(r.op == "output" for r in readers)
 
 

@@ -19,10 +19,11 @@ from micronpu.frontend.facts import SEARCHED, SETTING
 from micronpu.frontend.importer import import_of
 from micronpu.frontend.program import (
     ProgramView,
+    integers_behind,
     is_compute,
-    is_dequantize,
     origin_of,
     overload_name,
+    readers_of,
     static_shape,
     value_of,
 )
@@ -358,10 +359,8 @@ def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequenc
             if decision in place:
                 index[node] = place[decision]
             continue
-        if decision is None and is_dequantize(node):
-            source = node.args[0]
-            if isinstance(source, FxNode) and source in index:
-                index[node] = index[source]
+        if decision is None and (integers := integers_behind(node)) is not node:
+            index |= {node: index[integers]} if integers in index else {}
             continue
         sources = decision.unit.reads if decision is not None else called.get(node, node.all_input_nodes)
         vertices.append(_Vertex(decision, list(dict.fromkeys(index[s] for s in sources if s in index))))
@@ -378,11 +377,5 @@ def _partition(decisions: Sequence[Decision], order: ProgramOrder, policy: Polic
     produced = {q for u in units for q in u.quantizes}
     external = {s for u in units for s in u.reads} - produced
     inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)
-    inside = {d for u in units for d in u.dequantizes}
-    outputs = [q for q in nodes if q in produced and _read_outside(q, members, inside)]
+    outputs = [q for q in nodes if q in produced and not members.issuperset(readers_of(q))]
     return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(decisions), policy)
-
-
-def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:
-    """Return True if anything but the partition reads the integers, directly or through a shared dequantize."""
-    return any(user not in inside or any(reader not in members for reader in user.users) for user in quantize.users)

@@ -34,7 +34,6 @@ from micronpu.frontend.program import (
     calls_into,
     is_dequantize,
     is_getitem,
-    is_quantize,
     overload_name,
     short_name,
     value_of,
@@ -218,11 +217,9 @@ def order_results(module: GraphModule, partitioning: Partitioning) -> None:
     Values inside partitions are copied, too: their ends are known only after compilation.
     """
     for partition in partitioning.partitions:
-        for quantize in partition.nodes:
-            if not is_quantize(quantize) or is_in_order(value_of(quantize)):
-                continue
+        for quantize in (q for d in partition.decisions for q in d.unit.quantizes):
             readers = [n for n in quantize.users if is_dequantize(n)]
-            if not readers:
+            if is_in_order(value_of(quantize)) or not readers:
                 continue
             with module.graph.inserting_after(quantize):
                 floats = module.graph.node_copy(readers[0])

@@ -17,7 +17,7 @@ from torch.fx import Node as FxNode
 
 from micronpu.base.errors import InternalError
 from micronpu.frontend.importer import GraphPiece, assemble
-from micronpu.frontend.program import is_dequantize, origin_of, static_shape
+from micronpu.frontend.program import is_dequantize, origin_of, readers_of, static_shape
 from micronpu.frontend.units import Unit
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.graph import Node as GraphNode
@@ -215,7 +215,7 @@ def agree_on_images(partitions: Sequence[Partition]) -> None:
 
     def is_handed_over(node: FxNode) -> bool:
         shape = static_shape(node)
-        readers_are_inside = all(is_dequantize(d) and inside.issuperset(d.users) for d in node.users)
+        readers_are_inside = inside.issuperset(readers_of(node))
         return node in computed and readers_are_inside and shape is not None and len(shape) == len(TO_CHANNELS_LAST)
 
     asked = list(partitions)

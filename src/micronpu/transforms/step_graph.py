@@ -12,7 +12,14 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
-from micronpu.frontend.program import calls_into, is_dequantize, origin_of, overload_name
+from micronpu.frontend.program import (
+    add_dequantize,
+    add_quantize,
+    calls_into,
+    is_dequantize,
+    origin_of,
+    overload_name,
+)
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, read
 from micronpu.ops.calls import CONCATENATION, CUT
@@ -126,9 +133,7 @@ class StepGraph:
         """Requantize x to the qparams of a value in a quantized model; x itself in a float one."""
         if not is_dequantize(source):
             return x
-        qparams = source.args[1:]
-        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
-        return self._call(source.target, self._call(quantize, x, *qparams), *qparams)
+        return add_dequantize(add_quantize(x, source.args[1:]), source.args[1:])
 
     def _window(self, node: Node, source: Node) -> Node:
         """The last frames, as many as in the whole program's input."""
