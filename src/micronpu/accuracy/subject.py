@@ -28,7 +28,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
-from micronpu.frontend.program import Edge, ProgramView, float_behind, is_compute, is_quantize, qualified_name
+from micronpu.frontend.program import Edge, ProgramView, float_behind, is_compute, qualified_name
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
@@ -128,8 +128,8 @@ class SideBySide:
         self.layers = [
             _layer(n, edge, self._constant)
             for n in converted.graph.nodes
-            if is_quantize(n) and n not in self._constant and float_behind(n).name in names
-            if (edge := view.edge(n)) is not None
+            if (edge := view.result_qparams(n)) is not None
+            if n not in self._constant and float_behind(n).name in names
         ]
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         self._places = places_of(prepared)

@@ -27,7 +27,6 @@ from micronpu.frontend.program import (
     arguments,
     integers_behind,
     is_any_dequantize,
-    is_dequantize,
     is_float_cast,
     is_getitem,
     is_index,
@@ -253,7 +252,6 @@ class Importer:
         self.view = view
         self.builder = GraphBuilder(Graph())
         self.values: dict[Node, Tensor] = {}
-        self._constants: dict[Node, Tensor] = {}
 
     # -- interface for importers of operators
 
@@ -264,7 +262,7 @@ class Importer:
                 f"`{reader.name}` takes the number {source!r} where a quantized tensor is expected.",
                 hint="quantize the model with the quantizer of the target, which turns numbers into constants",
             )
-        if not is_dequantize(source):
+        if (integers := integers_behind(source)) is source:
             dtype = getattr(value_of(source), "dtype", torch.float32)
             if not dtype.is_floating_point:
                 raise UnsupportedError(
@@ -277,8 +275,6 @@ class Importer:
                 hint="quantize the model, or check why the quantizer left this operator in float",
             )
         edge = self._edge(source, shifts=shifted_bytes(reader) is not None)
-        integers = source.args[0]
-        assert isinstance(integers, Node)
         if integers in self.values:
             return self.values[integers]
         constant = self.view.constant(integers)
@@ -356,7 +352,7 @@ class Importer:
         if (source := quantized_from(node)) is node:
             return
         edge = self._edge(node, shifts=shifted_bytes(node) is not None)
-        if is_dequantize(source):
+        if integers_behind(source) is not source:
             self.values[node] = self._with_qparams(self.activation(source, node), edge, node)
         else:
             self.values[node] = self._compute(source, edge, node)

@@ -20,7 +20,6 @@ from micronpu.frontend.program import (
     add_dequantize,
     add_quantize,
     float_behind,
-    is_quantize,
     origin_of,
     quantizes_of,
     value_of,
@@ -230,7 +229,7 @@ def _output_edge(view: ProgramView, node: Node) -> Edge | None:
     dtype = getattr(value_of(node), "dtype", torch.float32)
     if dtype is not torch.float32:
         return None
-    edge = None if is_quantize(node) else view.edge(node)
+    edge = view.read_qparams(node)
     if edge is None or view.constant(node.args[0]) is not None:
         raise ModelError(f"The output `{node.name}` is not quantized, so that it cannot be an integer.", hint=_HINT)
     return _known(edge, f"The output `{node.name}`")
@@ -283,12 +282,12 @@ def integer_states(module: GraphModule) -> GraphModule:
     for number, state in enumerate(states.values, len(results) - len(states.values)):
         holder, value = holders[state.node], results[number]
         quantizes = quantizes_of(holder)
-        edge = None if is_quantize(value) else view.edge(value)
+        edge = view.read_qparams(value)
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
         if edge is None or not whole or (not state.initial.is_floating_point()):
             if quantizes or edge is not None:
                 raise _no_qparams(module, state, value, "float in or out")
-            edge = view.edge(value) if is_quantize(value) else None  # of a module that was quantized before
+            edge = view.result_qparams(value)  # of a module that was quantized before
             made.append(
                 state if edge is None else replace(state, scale=edge.qparams.scale[0], zero_point=edge.zero_point)
             )

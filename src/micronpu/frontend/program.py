@@ -523,6 +523,14 @@ class ProgramView:
             self._edges[node] = edge
         return self._edges[node]
 
+    def result_qparams(self, node: Node) -> Edge | None:
+        """Return the parameters of a quantize node; None for others."""
+        return self.edge(node) if is_quantize(node) else None
+
+    def read_qparams(self, node: Node) -> Edge | None:
+        """Return the parameters of a dequantize node; None for others."""
+        return self.edge(node) if is_dequantize(node) else None
+
     def edge_after(self, node: Node) -> Edge | None:
         """Return the parameters with which all quantizes read a value; None without any, or with several."""
         edges = set(map(self.edge, quantizes_of(node)))

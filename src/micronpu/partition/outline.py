@@ -99,15 +99,19 @@ def boundary(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor
     """Return tensors with the types of a partition's inputs and outputs."""
 
     def empty(node: Node, channels_last: bool) -> torch.Tensor:
-        shape = static_shape(node)
-        assert shape is not None
-        if node in partition.images:
-            shape, channels_last = tuple(shape[i] for i in TO_CHANNELS_LAST), False
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else integer_type(node)).to(memory_format=layout)
+        value = _zeros(node, channels_last)
+        return value.permute(TO_CHANNELS_LAST).contiguous() if node in partition.images else value
 
     inputs = [empty(n, view.enters_channels_last(n)) for n in partition.inputs]
     return inputs, [empty(n, view.leaves_channels_last(n)) for n in partition.outputs]
+
+
+def _zeros(node: Node, channels_last: bool, device: str = "cpu") -> torch.Tensor:
+    """Return integers of the type of a partition's input or output."""
+    shape, dtype = static_shape(node), torch.int32 if is_index(node) else integer_type(node)
+    assert shape is not None
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.zeros(shape, dtype=dtype, device=device).to(memory_format=layout)
 
 
 def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
@@ -130,7 +134,7 @@ def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tup
         if number not in called:
             called[number] = graph.call_module(calls[number][0], tuple(copies[n] for n in parts[number].inputs))
         copies[node] = graph.call_function(operator.getitem, (called[number], index))
-        copies[node].meta["val"] = _integers(node)
+        copies[node].meta["val"] = _zeros(node, leaves_channels_last(node), "meta")
     (output,) = (n for n in module.graph.nodes if n.op == "output")
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
     graph.set_codegen(codegen_of(module.graph))
@@ -167,16 +171,6 @@ def _is_in_order(node: Node) -> bool:
     """Return True if ExecuTorch regards a value as contiguous, which includes the strides of axes of size 1."""
     value = value_of(node)
     return not isinstance(value, torch.Tensor) or value.stride() == torch.empty(value.shape, device="meta").stride()
-
-
-def _integers(quantize: Node) -> torch.Tensor:
-    """Return a tensor of the type that a call returns for a quantize."""
-    shape = static_shape(quantize)
-    assert shape is not None
-    layout = torch.channels_last if leaves_channels_last(quantize) else torch.contiguous_format
-    value: torch.Tensor = value_of(quantize)
-    dtype = value.dtype if value.dtype in (torch.int8, torch.int16) else arguments(quantize)["dtype"]
-    return torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout)
 
 
 # ---------------------------------------------------------------- integers that the core only moves or decides

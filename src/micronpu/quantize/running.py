@@ -391,7 +391,7 @@ class DequantizedReference:
                 return value
             operand = exact[node.all_input_nodes[0]]
             is_float = isinstance(operand, torch.Tensor) and operand.is_floating_point()
-            if is_quantize(node) or node not in self._edges or not is_float:
+            if node in self._by_quantize or node not in self._edges or not is_float:
                 return exact[node]
             return self._edges[node].rounded(operand)
 
