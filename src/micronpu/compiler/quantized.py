@@ -38,7 +38,7 @@ from micronpu.frontend.facts import (
 from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import quantizes_of
-from micronpu.frontend.tensors import State, copied, states_of, written
+from micronpu.frontend.tensors import State, copied, state_ends, states_of, written
 from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.program.file_facts import FileFacts
 from micronpu.program.io import VECTORS
@@ -168,10 +168,7 @@ def _without_calls(trial: Trial) -> Trial:
 
 def _only_read(given: Exported) -> list[str]:
     """Return the states that a method leaves as they are: other methods write them."""
-    states = given.states.values
-    output: Any = given.module.graph.output_node().args[0]
-    new = output[len(output) - len(states) :]
-    return [state.name for state, value in zip(states, new, strict=True) if value.name == state.node]
+    return [state.name for state, holder, value in state_ends(given.module) if value is holder]
 
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:

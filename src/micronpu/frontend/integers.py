@@ -24,7 +24,7 @@ from micronpu.frontend.program import (
     quantizes_of,
     value_of,
 )
-from micronpu.frontend.tensors import KEY, State, states_of
+from micronpu.frontend.tensors import KEY, State, results_of, state_ends, states_of
 from micronpu.ir.types import DType
 from micronpu.upstream.torch import tree_leaves
 
@@ -99,12 +99,10 @@ def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fals
         ModelError: an input or output is not quantized, such as an int64 input.  The module is then unchanged.
     """
     view = ProgramView(module)
-    (output,) = (n for n in module.graph.nodes if n.op == "output")
-    states = states_of(module).values  # integers already, and no inputs and outputs for the user
-    names = {state.node for state in states}
-    inputs = [(node, _input_edge(view, node)) for node in view.inputs if node.name not in names]
-    results = _results(output)[: -len(states) or None]
-    outputs = [(node, _output_edge(view, node)) for node in results]
+    output = module.graph.output_node()
+    holders = {holder for _, holder, _ in state_ends(module)}  # integers already, and no inputs for the user
+    inputs = [(node, _input_edge(view, node)) for node in view.inputs if node not in holders]
+    outputs = [(node, _output_edge(view, node)) for node in results_of(module)]
     meaning = IntegerIO(
         tuple(_integer_tensor(node.name, edge) for node, edge in inputs),
         tuple(None if edge is None else _integer_tensor(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
@@ -194,12 +192,6 @@ def _as_bytes(tensor: IntegerTensor) -> IntegerTensor:
     return replace(tensor, dtype=DType.UINT8.value, zero_point=tensor.zero_point + BYTE_SHIFT)
 
 
-def _results(output: Node) -> list[Node]:
-    found: list[Node] = []
-    torch.fx.map_arg(output.args, found.append)
-    return found
-
-
 def _integer_tensor(name: str, edge: Edge) -> IntegerTensor:
     return IntegerTensor(name, edge.dtype.value, edge.qparams.scale[0], edge.zero_point)
 
@@ -275,12 +267,10 @@ def integer_states(module: GraphModule) -> GraphModule:
     if not states:
         return module
     view, graph = ProgramView(module), module.graph
-    holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
     made = []
-    for number, state in enumerate(states.values, len(results) - len(states.values)):
-        holder, value = holders[state.node], results[number]
+    for number, (state, holder, value) in enumerate(state_ends(module), len(results) - len(states.values)):
         quantizes = quantizes_of(holder)
         edge = view.read_qparams(value)
         whole = len(quantizes) == len(holder.users) - (output in holder.users)

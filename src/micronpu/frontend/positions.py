@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
-from micronpu.frontend.tensors import attribute, states_of
+from micronpu.frontend.tensors import attribute, state_ends, states_of
 from micronpu.ir.facts import ANY, POSITIVE
 from micronpu.ir.lowering import facts_of
 from micronpu.ops import facts
@@ -114,19 +114,16 @@ def not_negative(module: GraphModule) -> set[Node]:
     They are inputs that the module's meta names, states that start and remain non-negative, constants, and results of
     operators that keep them non-negative.
     """
-    states = states_of(module).values
-    inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
-    results: Any = module.graph.output_node().args[0]
-    new = dict(zip(states, results[len(results) - len(states) :], strict=True)) if states else {}
-    sure = NOT_NEGATIVE.of(module)
-    kept = [s for s in states if s.initial.dtype in _INTEGERS and s.initial.numel() and int(s.initial.min()) >= 0]
+    sure = [n for n in module.graph.nodes if n.op == "placeholder" and n.name in NOT_NEGATIVE.of(module)]
+    integers = [end for end in state_ends(module) if end[0].initial.dtype in _INTEGERS and end[0].initial.numel()]
+    kept = [(own, new) for state, own, new in integers if int(state.initial.min()) >= 0]
     while True:
-        found = {inputs[name] for name in sure if name in inputs} | {inputs[s.node] for s in kept}
+        found = {*sure, *(own for own, _ in kept)}
         for node in module.graph.nodes:
             known = _is_not_negative(module, node) if node.op == "get_attr" else _keeps_sign(node, found)
             if known:
                 found.add(node)
-        stay = [s for s in kept if new[s] in found]
+        stay = [(own, new) for own, new in kept if new in found]
         if len(stay) == len(kept):
             return {node for node in found if is_position(node)}
         kept = stay
@@ -171,14 +168,10 @@ def counts_of(module: GraphModule) -> list[Count]:
     Args:
         module: with its states as its last inputs and outputs.
     """
-    states = states_of(module).values
-    inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
-    results: Any = module.graph.output_node().args[0]
     bounds, found = _all_bounds(module), list[Count]()
     sizes = _sizes(module, bounds)
-    for number, (state, new) in enumerate(zip(states, results[len(results) - len(states) :], strict=True)):
+    for number, (state, own, new) in enumerate(state_ends(module)):
         if state.initial.dtype in _INTEGERS:
-            own = inputs[state.node]
             root, low, high = bounds.get(new) or (None, 0, 1)
             known = low == high and root in (None, own)
             size = sizes.get(own)

@@ -29,7 +29,7 @@ from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE
-from micronpu.upstream.torch import codegen_of
+from micronpu.upstream.torch import codegen_of, tree_leaves
 
 Value = TypeVar("Value")
 
@@ -277,6 +277,22 @@ def states_of(module: GraphModule) -> States:
     found = module.meta.get(KEY, NO_STATES)
     assert isinstance(found, States)
     return found
+
+
+def results_of(model: GraphModule) -> list[Node]:
+    """Return the nodes of a program's results, without new values of states."""
+    results, count = model.graph.output_node().args[0], len(states_of(model).values)
+    own = results[: len(results) - count] if count else results  # type: ignore[arg-type, index]
+    return [n for n in tree_leaves(own) if isinstance(n, Node)]
+
+
+def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
+    """Return each state with its input and the node that computes its new value."""
+    states = states_of(model).values
+    inputs = {n.name: n for n in model.graph.nodes if n.op == "placeholder"} if states else {}
+    results: Any = model.graph.output_node().args[0] if states else ()
+    new = results[len(results) - len(states) :]
+    return [(state, inputs[state.node], value) for state, value in zip(states, new, strict=True)]
 
 
 def written(module: GraphModule) -> dict[str, None]:

@@ -21,10 +21,9 @@ from micronpu.frontend.checks import all_finite
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.functional import in_float32, writes_what_others_see
 from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, origin_of
-from micronpu.frontend.tensors import States, read, written
+from micronpu.frontend.tensors import States, read, results_of, written
 from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import thresholds
-from micronpu.quantize.nodes import results_of
 from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.solver.neighbours import dtype_name
 from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS

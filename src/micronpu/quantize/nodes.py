@@ -17,7 +17,7 @@ from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
-from micronpu.frontend.tensors import attribute, constant_nodes, number, states_of
+from micronpu.frontend.tensors import attribute, constant_nodes, number, results_of, state_ends
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ir.op import QuantizationRule, own_qparams
@@ -34,7 +34,6 @@ from micronpu.quantize.solver.requirements import requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, SharedQuantizationSpec, noted
 from micronpu.quantize.thresholds import SATURATED
-from micronpu.upstream.torch import tree_leaves
 
 
 def form_of(x: Any) -> Form | None:
@@ -81,13 +80,6 @@ def source_of(module: nn.Module, node: Any) -> Node:
     return node  # type: ignore[no-any-return]
 
 
-def results_of(model: GraphModule) -> list[Node]:
-    """Return the nodes of a program's results, without new values of states."""
-    results, count = model.graph.output_node().args[0], len(states_of(model).values)
-    own = results[: len(results) - count] if count else results  # type: ignore[arg-type, index]
-    return [n for n in tree_leaves(own) if isinstance(n, Node)]
-
-
 def set_parameters(layer: Node, **values: Node | None) -> None:
     """Set the weight or bias of a layer."""
     args = list(layer.args) + [None] * (3 - len(layer.args))
@@ -95,17 +87,6 @@ def set_parameters(layer: Node, **values: Node | None) -> None:
         args[("input", "weight", "bias").index(name)] = value
     layer.args = tuple(args)
     layer.kwargs = {k: v for k, v in layer.kwargs.items() if k not in values}
-
-
-def state_ends(model: GraphModule) -> list[tuple[Any, Node, Node]]:
-    """Return each state with its input and the node that computes its new value."""
-    states = states_of(model)
-    if not states:
-        return []
-    inputs = {n.name: n for n in model.graph.nodes if n.op == "placeholder"}
-    results: Any = model.graph.output_node().args[0]
-    new = results[len(results) - len(states.values) :]
-    return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
 
 
 class _Reader:

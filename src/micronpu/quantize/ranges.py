@@ -30,11 +30,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.order import reachable
-from micronpu.frontend.tensors import constant_nodes
+from micronpu.frontend.tensors import constant_nodes, results_of, state_ends
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import loops_of, unobserved
-from micronpu.quantize.nodes import moves, observer_of, results_of, source_of, state_ends
+from micronpu.quantize.nodes import moves, observer_of, source_of
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import Row, float_values, sizes_of

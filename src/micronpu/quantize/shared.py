@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.tensors import states_of
+from micronpu.frontend.tensors import state_ends, states_of
 from micronpu.quantize.nodes import observer_of, source_of
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
@@ -151,14 +151,9 @@ def _no_qparams(state: str, one: str, other: str, why: str) -> ModelError:
 
 def _places(method: str, prepared: GraphModule) -> list[_Place]:
     """Return the observers of activations in a prepared method."""
-    states = states_of(prepared).values
-    holders = {state.node: state.name for state in states}
-    output: Any = prepared.graph.output_node().args[0]
-    new = output[len(output) - len(states) :] if states else ()
-    written: dict[Node, str] = {}
-    for state, value in zip(states, new, strict=True):
-        if isinstance(value, Node) and value.op == "call_module":
-            written[value] = state.name
+    ends = state_ends(prepared)
+    holders = {holder: state.name for state, holder, _ in ends}
+    written = {value: state.name for state, _, value in ends if value.op == "call_module"}
     found: list[_Place] = []
     for node in prepared.graph.nodes:
         if (observer := observer_of(prepared, node)) is None:
@@ -166,9 +161,8 @@ def _places(method: str, prepared: GraphModule) -> list[_Place]:
         producer = source_of(prepared, node)
         if producer.op == "get_attr" or getattr(observer, "ch_axis", None) is not None:
             continue  # weights, which are equal in all methods
-        held = holders.get(producer.name, "") if producer.op == "placeholder" else ""
-        key = _key(producer)
-        found.append(_Place(method, prepared, str(node.target), observer, key, producer, written.get(node, held)))
+        state = written.get(node, holders.get(producer, ""))
+        found.append(_Place(method, prepared, str(node.target), observer, _key(producer), producer, state))
     written_for: dict[Key, list[_Place]] = {}
     for place in found:
         if place.key:

@@ -31,8 +31,9 @@ from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, is_conversion, is_float32, is_quantize, value_of
 from micronpu.frontend.run import called
+from micronpu.frontend.tensors import results_of
 from micronpu.quantize.data import Recording, Trial
-from micronpu.quantize.nodes import moves, results_of
+from micronpu.quantize.nodes import moves
 from micronpu.quantize.observing import Extremes
 from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (

@@ -27,6 +27,7 @@ from micronpu.frontend.program import (
     value_of,
     written_names,
 )
+from micronpu.frontend.tensors import results_of
 from micronpu.ir.facts import Facts, Form
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.op import OutputQuantization
@@ -36,7 +37,7 @@ from micronpu.partition.host_block import named
 from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.quantize.data import of_recording
-from micronpu.quantize.nodes import moves, results_of, rule_of
+from micronpu.quantize.nodes import moves, rule_of
 from micronpu.quantize.running import Row
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
