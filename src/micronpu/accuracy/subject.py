@@ -28,7 +28,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
-from micronpu.frontend.program import Edge, ProgramView, float_behind, is_compute, qualified_name
+from micronpu.frontend.program import Edge, ProgramView, float_behind, qualified_name
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
@@ -36,7 +36,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.running import float_leaves, float_values, function_of, noise
+from micronpu.quantize.running import float_leaves, float_values, function_of, noise, operator_before
 from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -126,10 +126,12 @@ class SideBySide:
         self._constant = constant_nodes(converted)
         names, view = {n.name for n in prepared.graph.nodes}, ProgramView(converted)
         self.layers = [
-            _layer(n, edge, self._constant)
+            LayerErrors(n, edge, result, first, _weight(first, self._constant))
             for n in converted.graph.nodes
             if (edge := view.result_qparams(n)) is not None
             if n not in self._constant and float_behind(n).name in names
+            for result in n.all_input_nodes[:1]
+            for first in (operator_before(result, self._constant),)
         ]
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         self._places = places_of(prepared)
@@ -229,20 +231,6 @@ def _power(x: torch.Tensor) -> float:
 
 def _float_value(node: Node, exact: dict[str, Any]) -> torch.Tensor:
     return exact[float_behind(node).name]  # type: ignore[no-any-return]
-
-
-def _layer(quantize: Node, edge: Edge, constants: set[Node]) -> LayerErrors:
-    result = quantize.args[0]
-    assert isinstance(result, Node)
-    first = result
-    # A clamp belongs to its preceding operator, unless there is a quantization in between.
-    while first.op == "call_function" and is_compute(first) and _weight(first, constants) is None:
-        floats = [n for n in first.all_input_nodes if n not in constants]
-        if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
-            break
-        (first,) = floats
-    is_operator = first.op == "call_function" and is_compute(first)
-    return LayerErrors(quantize, edge, result, first, _weight(first, constants) if is_operator else None)
 
 
 def _weight(node: Node, constants: set[Node]) -> Node | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -362,10 +362,10 @@ class DequantizedReference:
         view = ProgramView(module)
         self._edges = {n: edge for n in nodes if (edge := Edge.of(n, view.constant)) is not None}
         self.layers = tuple(
-            RoundedLayer(node, edge, first, moves(first) and len(self._computed(first)) == 1)
+            RoundedLayer(node, edge, first, moves(first) and len({*first.all_input_nodes} - self._constant) == 1)
             for node, edge in self._edges.items()
             if is_quantize(node) and node not in self._constant
-            for first in (self._first(node),)
+            for first in (operator_before(float_behind(node), self._constant),)  # also of a requantized value
         )
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         own = functools.partial(_own_step, self._steps)
@@ -423,19 +423,15 @@ class DequantizedReference:
         leaves, count = tree_leaves(values[self.module.graph.output_node()]), len(self.initial)
         return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
 
-    def _computed(self, node: Node) -> list[Node]:
-        """Return the operands of a node that are no constants."""
-        return [n for n in node.all_input_nodes if n not in self._constant]
 
-    def _first(self, quantize: Node) -> Node:
-        """Return the operator before a quantization, and before a clamp without rounding between them."""
-        node = float_behind(quantize)  # also of a quantized value that is requantized
-        while is_compute(node) and not any(n in self._constant for n in node.all_input_nodes):
-            floats = node.all_input_nodes
-            if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
-                break
-            (node,) = floats
-        return node
+def operator_before(value: Node, constants: Set[Node]) -> Node:
+    """Return the operator that computes a value, before a clamp without rounding between them."""
+    while is_compute(value) and constants.isdisjoint(value.all_input_nodes):
+        floats = value.all_input_nodes
+        if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
+            break
+        (value,) = floats
+    return value
 
 
 def _own_step(steps: Mapping[Node, Step], node: Node) -> Step:
