@@ -19,6 +19,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.files import check_writable, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
+from micronpu.frontend.program import node_sources
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.plan import Plan, read_plan
 from micronpu.upstream.executorch import debug_record
@@ -83,22 +84,10 @@ def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedPr
         exported = torch.export.export(module, row)
     for node in exported.graph.nodes:
         node.meta.pop(HANDLE, None)
-        for source in _sources(node):
-            if source in handles:
-                node.meta[HANDLE] = handles[source]
-                break
+        known = (handles[source.name] for source in node_sources(node) if source.name in handles)
+        if (handle := next(known, None)) is not None:
+            node.meta[HANDLE] = handle
     return exported
-
-
-def _sources(node: torch.fx.Node) -> list[str]:
-    """Return names of the nodes that a node was traced from, the nearest first."""
-    found = []
-    steps = list(node.meta.get("from_node") or [])
-    while steps:
-        step = steps.pop()
-        found.append(step.name)
-        steps = list(step.from_node) or steps
-    return found
 
 
 def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int, Any], dict[int, Any], dict[int, int]]:

@@ -94,6 +94,14 @@ def overload_name(node: Node) -> str:
     return _names(overload)[1] if overload is not None else ""
 
 
+def node_sources(node: Node) -> Iterator[Any]:
+    """Yield what a node was made of, and that of what, the nearest first."""
+    sources = list(node.meta.get("from_node") or ())
+    while sources:
+        yield (source := sources.pop())
+        sources += source.from_node
+
+
 def written_names(node: Node) -> set[str]:
     """Return the overload of an operator, and those of the operators that it was decomposed from.
 
@@ -102,14 +110,8 @@ def written_names(node: Node) -> set[str]:
     if not is_compute(node):
         return set()
     names = {overload_name(node)} - {""}
-    sources = list(node.meta.get("from_node") or ())
-    while sources:
-        source = sources.pop()
-        name = str(source.target)
-        if name.startswith("aten."):
-            names.add(name.removeprefix("aten."))
-        sources += source.from_node
-    return names
+    written = {str(source.target) for source in node_sources(node)}
+    return names | {name.removeprefix("aten.") for name in written if name.startswith("aten.")}
 
 
 def only_checks(operator: OpOverload) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.order import reachable
-from micronpu.frontend.program import is_compute
+from micronpu.frontend.program import is_compute, node_sources
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.nodes import moves
 from micronpu.quantize.running import (
@@ -279,12 +279,8 @@ def exported_name(node: Node, names: Collection[str]) -> str:
     Args:
         names: the operators of the exported program.
     """
-    name, sources = node.name, list(node.meta.get("from_node") or ())
-    while name not in names and sources:
-        source = sources.pop()
-        name = str(source.name)
-        sources += source.from_node
-    return name if name in names else ""
+    found = (node.name, *(str(source.name) for source in node_sources(node)))
+    return next((name for name in found if name in names), "")
 
 
 def _source(layer: RoundedLayer) -> Node:
@@ -464,7 +460,4 @@ def _ends(dequantized: DequantizedReference) -> list[Node]:
 
 def exported_call(node: Node) -> tuple[str, str]:
     """Return name and target of the operator of the exported program that a node was made of."""
-    sources, found = list(node.meta.get("from_node") or ()), (node.name, "")
-    while sources:
-        found, sources = (str(sources[0].name), str(sources[0].target)), list(sources[0].from_node)
-    return found
+    return [(node.name, ""), *((str(source.name), str(source.target)) for source in node_sources(node))][-1]
