@@ -173,13 +173,9 @@ def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:
 
 def _requantized(x: Node, given: Any, wanted: Any) -> Node:
     """Add a dequantize and a quantize of integers, where the graph inserts."""
-    first, second = stored_as(given), stored_as(wanted)
-    real = add_dequantize(x, first)
+    real = add_dequantize(x, stored_as(given))
     with x.graph.inserting_after(real):
-        made = add_quantize(real, second)
-    real.meta["val"] = value_of(x).to(torch.float32)
-    made.meta["val"] = value_of(x).to(second.torch_dtype)
-    return made
+        return add_quantize(real, stored_as(wanted))
 
 
 def _as_bytes(tensor: IntegerTensor) -> IntegerTensor:
@@ -315,14 +311,8 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         edges = set(map(Edge.of, quantizes))
         if len(quantizes) != len(clamp.users) or len(edges) != 1 or (edge := edges.pop()) is None:
             continue
-        quantize = quantizes[0]
         with module.graph.inserting_before(clamp):
-            integers = add_quantize(node, edge)
-            floats = add_dequantize(integers, edge)
-        integers.meta = {k: v for k, v in quantize.meta.items() if k != "val"}
-        floats.meta = dict(integers.meta)
-        if "val" in quantize.meta:
-            integers.meta["val"], floats.meta["val"] = quantize.meta["val"], value_of(node)
+            floats = add_dequantize(add_quantize(node, edge), edge)
         clamp.replace_input_with(node, floats)
         changed = True
     if changed:

@@ -161,12 +161,20 @@ def readers_of(integers: Node) -> set[Node]:
 
 def add_quantize(x: Node, qparams: Sequence[Any]) -> Node:
     """Add a node that quantizes a value with a scale, a zero point, limits and a dtype, where the graph inserts."""
-    return x.graph.call_function(torch.ops.quantized_decomposed.quantize_per_tensor.default, (x, *qparams))
+    return _conversion(torch.ops.quantized_decomposed.quantize_per_tensor.default, x, qparams, qparams[-1])
 
 
 def add_dequantize(x: Node, qparams: Sequence[Any]) -> Node:
     """Add a node that dequantizes a value; see `add_quantize`."""
-    return x.graph.call_function(torch.ops.quantized_decomposed.dequantize_per_tensor.default, (x, *qparams))
+    return _conversion(torch.ops.quantized_decomposed.dequantize_per_tensor.default, x, qparams, torch.float32)
+
+
+def _conversion(overload: Any, x: Node, qparams: Sequence[Any], dtype: torch.dtype) -> Node:
+    made, value = x.graph.call_function(overload, (x, *qparams)), value_of(x)
+    made.meta = {k: x.meta[k] for k in ("stack_trace", "nn_module_stack", "from_node") if k in x.meta}
+    if isinstance(value, torch.Tensor):
+        made.meta["val"] = value.to(dtype)
+    return made
 
 
 BYTE_SHIFT = 128

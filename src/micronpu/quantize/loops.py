@@ -175,10 +175,7 @@ def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any
     if known is not None:
         return add_constant(module, loop, _QUANTIZE(known.detach(), *qparams), "first_state")
     with loop.graph.inserting_before(loop):
-        made = add_quantize(source, qparams)
-    made.meta = {k: v for k, v in source.meta.items() if k != "val"}
-    made.meta["val"] = source.meta["val"].to(qparams.torch_dtype)
-    return made
+        return add_quantize(source, qparams)
 
 
 def integer_loops(module: GraphModule) -> None:
@@ -197,11 +194,9 @@ def integer_loops(module: GraphModule) -> None:
         )
         for reader in [user for user in node.users if _index(user) is not None]:
             qparams = all_qparams[max(_index(reader) or 0, 1)]
-            value = reader.meta["val"]
-            reader.meta["val"] = value.to(qparams.torch_dtype)
+            reader.meta["val"] = reader.meta["val"].to(qparams.torch_dtype)
             with graph.inserting_after(reader):
                 floats = add_dequantize(reader, qparams)
-            floats.meta = {**reader.meta, "val": value}
             for user in [u for u in reader.users if u is not floats]:
                 user.replace_input_with(reader, floats)
             for user in [u for u in quantizes_of(floats) if Edge.of(u) == qparams]:
