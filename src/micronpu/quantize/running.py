@@ -27,6 +27,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
+from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import (
     Edge,
@@ -407,10 +408,7 @@ class DequantizedReference:
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
-        changed = dict.fromkeys(changes)
-        for node in self.module.graph.nodes:
-            if any(operand in changed for operand in node.all_input_nodes):
-                changed[node] = None
+        changed = set(reachable(changes, lambda node: node.users))
         same = {node: value for node, value in exact.items() if node not in changed}
         return self.outputs(self._alone.values({**same, **changes}))
 

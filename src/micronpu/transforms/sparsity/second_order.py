@@ -14,7 +14,8 @@ a layer is fitted to the inputs from already fitted layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.frontend.run import Step
+from micronpu.frontend.run import Run, Values
 from micronpu.ir.pattern import KEPT
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
@@ -188,11 +189,11 @@ def refit(
     fitted = {layer.nodes[0]: layer for layer in layers if can_be_fitted(student, layer)}
     with torch.no_grad():
         for number, node in enumerate(nodes):
-            walk.compute_wanted(node)
+            walk.compute_wanted()
             layer = fitted.get(node.name)
             if layer is not None:
                 _fit(node, layer.matrices[0], walk, layer in given, layer in pruning, damping)
-            walk.compute(node)
+            walk.compute()
             progress((number + 1) / len(nodes))
 
 
@@ -213,29 +214,23 @@ class _PairedRun:
 
     def __init__(self, student: GraphModule, teacher: GraphModule, parts: Sequence[Row]) -> None:
         self.student, self.parts = student, parts
-        nodes = [n for n in student.graph.nodes if n.op not in ("placeholder", "output")]
-        self._student, self._teacher = ({n: function_of(model, n) for n in nodes} for model in (student, teacher))
-        self.mine: list[dict[Node, Any]] = [{} for _ in parts]
-        self.wanted: list[dict[Node, Any]] = [{} for _ in parts]
-        self._inputs = [n for n in student.graph.nodes if n.op == "placeholder"]
-        self._frees = _last_reads(student)
+        self.mine: list[Values] = [{} for _ in parts]
+        self.wanted: list[Values] = [{} for _ in parts]
+        runs = (Run(student, functools.partial(function_of, model)) for model in (student, teacher))
+        self._mine, self._wanted = (
+            [run.each(own, *part) for own, part in zip(values, parts, strict=True)]
+            for run, values in zip(runs, (self.mine, self.wanted), strict=True)
+        )
 
-    def compute_wanted(self, node: Node) -> None:
-        for part, values in zip(self.parts, self.wanted, strict=True):
-            self._run(self._teacher, node, part, values)
+    def compute_wanted(self) -> None:
+        """Compute the teacher's result of the next node."""
+        for run in self._wanted:
+            next(run)
 
-    def compute(self, node: Node) -> None:
-        """Compute the student's result, and free values after their last use."""
-        for part, mine, wanted in zip(self.parts, self.mine, self.wanted, strict=True):
-            self._run(self._student, node, part, mine)
-            for read in self._frees.get(node, ()):
-                del mine[read], wanted[read]
-
-    def _run(self, steps: Mapping[Node, Step], node: Node, part: Row, values: dict[Node, Any]) -> None:
-        if node.op == "placeholder":
-            values[node] = part[self._inputs.index(node)]
-        elif node.op != "output":
-            values[node] = steps[node](values)
+    def compute(self) -> None:
+        """Compute the student's result of the next node."""
+        for run in self._mine:
+            next(run)
 
     def __len__(self) -> int:
         return sum(len(part[0]) for part in self.parts)
