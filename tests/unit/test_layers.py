@@ -31,7 +31,7 @@ GRAPHS = {
 WITH_TORCH_FX = 76
 """Files that import torch.fx, most of them for a type; it only ever becomes smaller."""
 
-QUESTIONS = 57
+QUESTIONS = 20
 """Calls that ask whether a node is a quantize or a dequantize node; it only ever becomes smaller."""
 
 ON_CALL = {"compiler.program": ("board", "deploy")}

@@ -519,8 +519,7 @@ def assemble(
 
     Returns:
         The graph.  Inputs and outputs that the program keeps channels-last in memory have that shape, so that the bytes
-        of
-        the program are the bytes of the graph.
+        of the program are the bytes of the graph.
 
     Raises:
         UnsupportedError: a value is read with other parameters than it was made with.

@@ -190,7 +190,7 @@ def shifted_bytes(node: Node) -> Node | None:
         The integers that are dequantized; None if the node is no such quantize.
     """
     source = quantized_from(node)
-    if source is node or not isinstance(source, Node) or not is_dequantize(source):
+    if source is node or (integers := integers_behind(source)) is source:
         return None
     made, given = Edge.of(node), Edge.of(source)
     if made is None or given is None:
@@ -200,7 +200,7 @@ def shifted_bytes(node: Node) -> Node | None:
     if signed is None or unsigned is None or signed.scale != unsigned.scale:
         return None
     is_whole = (signed.limits, unsigned.limits) == ((-128, 127), (0, 255))
-    return source.all_input_nodes[0] if is_whole and signed.zero_point + BYTE_SHIFT == unsigned.zero_point else None
+    return integers if is_whole and signed.zero_point + BYTE_SHIFT == unsigned.zero_point else None
 
 
 def is_getitem(node: Node) -> bool:
