@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from micronpu.base.arrays import Array
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import Row
-from micronpu.report.accuracy import Array, are_scores
+from micronpu.report.accuracy import are_scores
 from micronpu.verify import thresholds as at
 from micronpu.verify.judge import ElementSources, joined
 
