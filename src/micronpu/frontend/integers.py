@@ -265,7 +265,7 @@ def integer_states(module: GraphModule) -> GraphModule:
     view, graph = ProgramView(module), module.graph
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
-    made = []
+    made, ends = [], dict[int, Node]()
     for number, (state, holder, value) in enumerate(state_ends(module), len(results) - len(states.values)):
         quantizes = quantizes_of(holder)
         edge = view.read_qparams(value)
@@ -282,6 +282,8 @@ def integer_states(module: GraphModule) -> GraphModule:
             raise _no_qparams(module, state, value, f"{_qparams(others[0])} in and {_qparams(edge)} out")
         made.append(_with_qparams(state, edge, value))
         _take_integers(holder, edge.torch_dtype)
+        ends[number] = value
+    for number, value in ends.items():  # a state may be the new value of another, whose quantizes are gone only now
         results[number] = value.args[0]
     output.args = (tuple(results),)
     graph.eliminate_dead_code()

@@ -137,7 +137,7 @@ def test_the_command_judges_on_data_of_the_user(folder):
     Path("m.py").write_text(FILE + "\n\ndef near(outputs, labels):\n    return 1.0 - abs(outputs - labels).mean()\n")
     judged = ("--data", "x.npy", "--report-json", "r.json")
     code, said = run(*judged, "--metric", "m.py:near")
-    assert code == 0 and "Accuracy on 8 held-out samples (0, 1, 2, 3, 4, 5, 6, 7 of 8): near 0.9" in said, said
+    assert code == 0 and "Accuracy on 8 held-out samples: near 0.9" in said, said
     code, said = run(*judged, "--metric", "top1", "--labels", "y.npy")
     metric = DelegationReport.load("r.json").accuracy.metric
     assert code == 0 and metric.labelled and metric.missing == (1, 2, 3), said
