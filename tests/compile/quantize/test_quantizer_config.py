@@ -269,7 +269,7 @@ def test_a_float_clamp_is_not_fused():
 
 
 OBSERVERS = {
-    "histogram": {"SpreadErrorObserver", "FinerObserver", "MinMaxObserver"},
+    "histogram": {"SpreadErrorObserver", "FinerObserver", "RangeObserver"},
     "minmax": {"FinerObserver", "MinMaxObserver"},
 }
 
