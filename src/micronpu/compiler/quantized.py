@@ -29,7 +29,6 @@ from micronpu.frontend.exported import Exported, export_for_training, exported, 
 from micronpu.frontend.facts import (
     BOTH_BRANCHES,
     CONVERTED,
-    DISTANCES,
     FILE_FACTS,
     LOOPS_ALLOWED,
     NOT_COMPARED,
@@ -59,7 +58,6 @@ from micronpu.quantize.decompose import write_out
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams
-from micronpu.quantize.thresholds import UNLIKE_ROWS
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
@@ -154,19 +152,12 @@ class Quantized:
         inputs = module.graph.find_nodes(op="placeholder")
         raw = {n.name for n in inputs if any(wide not in q.args for q in quantizes_of(n))}
         warnings = tuple(w for w in self.warnings if w.rule != "unlike-features" or w.node in raw)
-        notes = (*self.notes, *(f"`{name}`: {_ROOM}" for name in DISTANCES.of(module)))
-        made = replace(self, module=module, warnings=warnings, notes=notes)
+        made = replace(self, module=module, warnings=warnings)
         if (io := quantizer.settings.io) is None:
             return made
         integer_io = to_integer_io(module, as_bytes=io.as_bytes)
         rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
-
-
-_ROOM = (
-    f"a distance, whose range is {UNLIKE_ROWS:g} times that of calibration; larger ones saturate. Judge a threshold by "
-    "the program's results on faulty rows, not by float's."
-)
 
 
 def _without_calls(trial: Trial) -> Trial:

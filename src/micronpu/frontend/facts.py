@@ -110,7 +110,5 @@ FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
 """The module before any rewrite; between the rewrites and the annotation in torchao's `prepare_pt2e`."""
 LOOP_QPARAMS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
 """Qparams of the inputs and outputs of a loop's step."""
-DISTANCES: Fact[tuple[str, ...]] = Fact("micronpu_distances", ())
-"""Results with room beyond calibration."""
 PREPARED: Fact[bool] = Fact("micronpu_prepared", False)
 """The module has observers of this package, between preparation and conversion."""

@@ -8,9 +8,6 @@ A clamp: the range of values that only clamps read ends with the clamps.  If the
 at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmoid or tanh, whose integers no longer
 change from some operand on.
 
-A distance that each row has, as of an autoencoder: its threshold is beyond calibration on healthy rows, so that its
-range and those of the values it is computed from, back to inputs and layers, have room.
-
 A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
 range of the result ends at its value one LSB of the operand away from 0.
 
@@ -48,7 +45,6 @@ from micronpu.quantize.thresholds import (
     SATURATED,
     SCORE_REACH,
     SIGN_RANGE,
-    UNLIKE_ROWS,
 )
 
 Places: TypeAlias = Mapping[Place, Any]
@@ -57,7 +53,6 @@ Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
 
 _AVERAGES = (Form.ROW_SUM, Form.ROW_MEAN, Form.ROOT)
-_DISTANCES = (Form.ROW_SUM, Form.ROW_MEAN, Form.ROW_MAXIMUM)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -70,7 +65,6 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     _observe_operands(places)
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
     _limit(values, places, groups)
-    _leave_room(values, groups)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
@@ -156,41 +150,6 @@ def _limit(values: Values, places: Places, groups: Groups) -> None:
         low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
         if not any(v.is_input for v in observed) and any(read[v] != UNLIMITED for v in observed):
             observer.needs.within = (low, high) if math.isfinite(low + high) else UNLIMITED
-
-
-def _leave_room(values: Values, groups: Groups) -> None:
-    """Leave room for the distances of rows unlike those that calibrated, unless a setting selects ranges."""
-    for found in map(distance_of, values.returned):
-        own = [o for o, observed in groups.items() if isinstance(o, RangeObserver) and not found.isdisjoint(observed)]
-        if all(has_room(o) or (o.widens and o.needs.has_margin) for o in own):
-            for observer in own:
-                observer.needs.part = max(observer.needs.part, UNLIKE_ROWS)
-
-
-def has_room(observer: Any) -> bool:
-    """Return True for an observer whose range has room for rows unlike those that calibrated."""
-    return isinstance(observer, RangeObserver) and observer.needs.part >= UNLIKE_ROWS
-
-
-def distance_of(score: Value) -> frozenset[Value]:
-    """Return a distance that each row has, of an input, with what it is computed from back to inputs and layers; else
-    none.
-
-    A sum, mean or maximum of values of one sign, such as squares, is one.  If inputs reach it through layers alone, as
-    in a distance of embeddings, those clip before.  Pictures do not exceed what their pixels can be.
-    """
-    is_single = score.shape is not None and all(size == 1 for size in score.shape[1:])
-    if not is_single or math.isfinite(score.bounds[0]) == math.isfinite(score.bounds[1]):
-        return frozenset()
-    found, last = {score}, [score]
-    while last:
-        value = last.pop()
-        if value.weights is None and not value.is_constant and not value.is_clamp:
-            before = {v for v in value.float_operands if not all(map(math.isfinite, v.bounds))} - found
-            last += before
-            found |= before
-    is_distance = any(v.form in _DISTANCES for v in found) and any(v.is_input for v in found)
-    return frozenset(v for v in found if not v.is_input or len(v.shape or ()) < 4) if is_distance else frozenset()
 
 
 def _inverts(reader: Value, operand: Value, inverted: Mapping[Value, bool]) -> bool:
