@@ -239,7 +239,7 @@ def _operands(observer: RangeObserver) -> tuple[RangeObserver, ...]:
 
 def _extremes(key: Key, observer: RangeObserver, widens: bool) -> tuple[Hashable, ...]:
     """Return the key of the extremes that an observer has seen, which observers of other kinds share."""
-    return "extremes", key.network, key.sources, observer.needs.within, widens
+    return "extremes", key.network, key.sources, observer.within, widens
 
 
 def _learners(observer: Any) -> Iterator[RangeObserver]:

@@ -252,16 +252,21 @@ class QuantizationConfig:
 
         If two class scores were clipped, they would be equal, and the largest undecided.
         """
-        made = self.activation
-        return replace(made, observer="extremes", options=()) if OBSERVERS[made.observer].clips else made
+        if self.is_qat or not self._clips:
+            return self.activation
+        return replace(self, activation_observer="minmax").activation
+
+    @property
+    def _clips(self) -> bool:
+        return OBSERVERS[self.activation_observer].clips
 
     @property
     def input_activation(self) -> QuantizationSpec:
         """`activation` for inputs of the program."""
         if self.input_spec is not None:
             return with_spec(self._activation, self.input_spec)
-        if self.is_qat or self.input_observer == "minmax":
-            return self.io_activation
+        if self.is_qat or (not self._clips and self.input_observer == "minmax"):
+            return self.activation
         return replace(self, activation_observer=self.input_observer).activation
 
     @property

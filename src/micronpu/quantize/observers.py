@@ -5,8 +5,8 @@ Post-training quantization of this package and torchao's `prepare_pt2e` make the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver, WeightObserver, in_order
-from micronpu.quantize.range_of import qparams_of
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 from micronpu.quantize.thresholds import CANDIDATES, FINER_RESULT, LATEST, MOST_SHARE, PERCENTILE, SMALLEST_RANGE
 
 
 class MinMaxObserver(RangeObserver):
-    """The extremes of the values, and no others, as a user has selected."""
-
-    asks: ClassVar[Mapping[str, Any]] = {"has_margin": False}
+    """The extremes of the values."""
 
 
 def largest(weights: torch.Tensor, most: int) -> torch.Tensor:
@@ -199,7 +196,7 @@ class BeyondObserver(RangeObserver):
     """Twice the range of calibration: one of 16 bits, where clipping costs more than rounding."""
 
     widens: ClassVar[bool] = False
-    asks: ClassVar[Mapping[str, Any]] = {"part": 2.0}
+    part: float = 2.0
 
 
 class FinerObserver(RangeObserver):
@@ -212,7 +209,6 @@ class FinerObserver(RangeObserver):
         operand_qparams: scale and zero point that the operand would have if its own were not only for whole numbers.
     """
 
-    asks: ClassVar[Mapping[str, Any]] = {"has_margin": False}  # `room` is one
     operands: tuple[Any, ...]
 
     def __init__(
@@ -224,8 +220,8 @@ class FinerObserver(RangeObserver):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self.needs.part = room
-        self.times, self.operand_qparams = times, operand_qparams
+        self.times, self.room = times, room
+        self.operand_qparams = operand_qparams
         self.operands = ()  # in a tuple they are no submodules
 
     def observe_operand(self, observer: Any) -> None:
@@ -241,6 +237,10 @@ class FinerObserver(RangeObserver):
             self.operands[0](x)
         return super().forward(x)
 
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = super()._ends()
+        return low * self.room, high * self.room
+
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         own = super().calculate_qparams()
         if self.operand_qparams is not None:
@@ -253,16 +253,8 @@ class FinerObserver(RangeObserver):
         # Observed values show how small the results are; separate qparams also need a margin.
         low, high = self.found()
         steps = float(high.clamp(min=0.0) - low.clamp(max=0.0)) / (self.quant_max - self.quant_min)
-        scale = float(shared[0]) if self.operand_qparams is not None else _observed_scale(self.operands[0])
-        is_worth = self.times * steps < scale and FINER_RESULT * float(own[0]) <= scale
+        is_worth = self.times * steps < float(shared[0]) and FINER_RESULT * float(own[0]) <= float(shared[0])
         return own if seen and is_worth else shared
-
-
-def _observed_scale(observer: Any) -> float:
-    """Return the scale of what calibration shows, without a margin."""
-    if type(observer).calculate_qparams is not RangeObserver.calculate_qparams or observer.is_empty:
-        return float(observer.calculate_qparams()[0])
-    return float(qparams_of(observer.statistics, replace(observer.needs, has_margin=False))[0][0])
 
 
 class SharesObserver(RangeObserver):
@@ -314,7 +306,6 @@ OBSERVERS = {
     observer.name: observer
     for observer in (
         Observer("beyond", BeyondObserver, for_users=False),
-        Observer("extremes", RangeObserver, for_users=False),
         Observer("finer", FinerObserver, for_users=False),
         Observer("histogram", SpreadErrorObserver),
         Observer("minmax", MinMaxObserver, for_weights=largest),

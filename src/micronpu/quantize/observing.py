@@ -9,8 +9,8 @@ in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,10 +21,66 @@ from torch import nn
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
 from micronpu.quantize import thresholds as at
-from micronpu.quantize.range_of import Needs, Statistics, Thresholds, qparams_of
 from micronpu.upstream.torch import version_of
 
 _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Thresholds of a value's readers, which must be halfway between two quantized values.
+
+    Attributes:
+        rows: (first, distance) of an infinite sequence of numbers; the distance of a single number is 0.
+    """
+
+    rows: frozenset[tuple[float, float]] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"Thresholds({sorted(self.rows)})"
+
+    def __or__(self, other: Thresholds) -> Thresholds:
+        return Thresholds(self.rows | other.rows)
+
+    def before(self, factor: float, addend: float) -> Thresholds:
+        """Return the thresholds of x for thresholds of factor * x + addend."""
+        return Thresholds(
+            frozenset(((first - addend) / factor, distance / abs(factor)) for first, distance in self.rows)
+        )
+
+    def within(self, low: float, high: float) -> list[float]:
+        """Return the thresholds inside of a range, in order; zero is none, as it is exact in all qparams."""
+        found = set()
+        for first, distance in self.rows:
+            if not distance:
+                found.add(first)
+            elif (high - low) / distance <= at.MOST_THRESHOLDS:
+                ends = math.ceil((low - first) / distance), math.floor((high - first) / distance)
+                found |= {first + n * distance for n in range(ends[0], ends[1] + 1)}
+        return sorted(number for number in found if low < number < high and number)
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Values from which a range follows.
+
+    Attributes:
+        calls, values: numbers of observed calls and values.
+        farthest: downwards and upwards, the farthest extremes of single calls with the numbers of these calls.
+        widens: True if the range has a margin.
+    """
+
+    calls: int
+    values: int
+    farthest: tuple[tuple[tuple[float, int], ...], ...]
+    widens: bool
+
+    def without(self, calls: range, side: int) -> float:
+        """Return the end of the range without some calls, downwards (side 0) or upwards."""
+        others = [end for end, call in self.farthest[side] if call not in calls]
+        end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out
+        kept = others[: at.FEWEST_EXTREMES]
+        return end + (_margin(kept, self.values) if self.widens and len(kept) > 1 else 0.0)
 
 
 class RangeObserver(nn.Module):
@@ -39,15 +95,19 @@ class RangeObserver(nn.Module):
         min_val, max_val: the observed extremes; infinite, or empty, before the first call.
         of_extremes: True if the qparams follow from the observed extremes, or their average.
         averages: True if they follow from the average.
-        widens: True if the farthest extremes are kept, and give the range a margin.
-        asks: needs of all observers of a kind.
+        widens: True if the range gets a margin after few values.
         counted: names of the numbers that a checkpoint holds besides the buffers, old ones first.
         calls, values: numbers of observed calls and values.
         is_settled: 1 if the ends are given, and replace those that were found.
         is_calibrated: True after calibration: later values are repetitions, and not observed.
-        farthest: [2, `EXTREMES`, 2], see `Statistics`.
+        farthest: [2, `EXTREMES`], downwards and upwards: the farthest extremes of single calls, largest first.
+        holders: [2, `EXTREMES`], numbers of these calls.
+        thresholds: thresholds that must be between two LSBs, for int8.
         singularity: a `micronpu.quantize.solver.neighbours.Singularity`, or None.
-        lowest, highest: observed extremes, even beyond `Needs.within`.
+        part: fraction of the found range that the qparams cover; values beyond saturate.
+        is_whole: True for whole numbers, all of which int8 must represent.
+        within: limits of the observed values; values beyond count as the limit, unless they are very far.
+        lowest, highest: observed extremes, even beyond these limits.
     """
 
     min_val: torch.Tensor
@@ -57,10 +117,14 @@ class RangeObserver(nn.Module):
     averages: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ("calls", "values", "lowest", "highest", "is_settled")
-    asks: ClassVar[Mapping[str, Any]] = {}
     farthest: torch.Tensor
+    holders: torch.Tensor
     is_dynamic = False  # torchao asks
     is_calibrated = False
+    thresholds: Thresholds = Thresholds()
+    part: float = 1.0
+    is_whole: bool = False
+    within: tuple[float, float] = (-math.inf, math.inf)
     singularity: Any = None
 
     def __init__(
@@ -68,7 +132,6 @@ class RangeObserver(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
-        self.needs = Needs((quant_min, quant_max), eps, qscheme in _SYMMETRIC, **self.asks)
         self.calls = self.values = self.is_settled = 0  # numbers, so that they are cached
         self.lowest = self.highest = 0.0
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
@@ -76,18 +139,18 @@ class RangeObserver(nn.Module):
         self.register_buffer("min_val", torch.tensor(torch.inf))
         self.register_buffer("max_val", torch.tensor(-torch.inf))
         if self.widens:
-            self.register_buffer("farthest", torch.full((2, at.EXTREMES, 2), -torch.inf, dtype=torch.float64))
+            self.register_buffer("farthest", torch.full((2, at.EXTREMES), -torch.inf, dtype=torch.float64))
+            self.register_buffer("holders", torch.zeros((2, at.EXTREMES), dtype=torch.float64), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_calibrated:
             return x
         seen = x.detach() if self.singularity is None else self.singularity.counting(x.detach())
-        within = self.needs.within
-        if math.isfinite(within[1] - within[0]) and seen.numel():
+        if math.isfinite(self.within[1] - self.within[0]) and seen.numel():
             most = torch.finfo(torch.float32).max  # also in float64: the scale is a float32
             low, high = torch.aminmax(seen.clamp(-most, most))
             self.lowest, self.highest = min(self.lowest, float(low)), max(self.highest, float(high))
-            seen = seen.clamp(*within)
+            seen = seen.clamp(*self.within)
         if seen.numel():
             self.see(seen)
             if self.widens:
@@ -106,15 +169,16 @@ class RangeObserver(nn.Module):
     def _note_ends(self, x: torch.Tensor) -> None:
         low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
-            for row, end in zip(self.farthest, (-low, high), strict=True):
-                if end > float(row[-1, 0]):
-                    known = sorted([*row.tolist(), [end, self.calls]], key=lambda own: -own[0])[: at.EXTREMES]
-                    row.copy_(torch.tensor(known, dtype=torch.float64))
+            for side, end in enumerate((-low, high)):
+                if end > float(self.farthest[side, -1]):
+                    known = [*zip(self.farthest[side].tolist(), self.holders[side].tolist(), strict=True)]
+                    known = sorted([*known, (end, self.calls)], key=lambda own: -own[0])[: at.EXTREMES]
+                    self.farthest[side], self.holders[side] = torch.tensor(known, dtype=torch.float64).T
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
         """Add thresholds."""
-        self.needs.thresholds |= thresholds
+        self.thresholds |= thresholds
 
     def see(self, x: torch.Tensor) -> None:
         """Widen the range for values of any shape, at least one."""
@@ -137,28 +201,69 @@ class RangeObserver(nn.Module):
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
-    @property
-    def statistics(self) -> Statistics:
-        """Return what calibration has collected, after the first call."""
-        low, high = (end.detach().float().cpu().numpy() for end in self.found())
-        rows = self.farthest.tolist() if self.widens else [(), ()]
-        farthest = [[(end, int(call)) for end, call in row if math.isfinite(end)] for row in rows]
-        return Statistics(low, high, self.calls, self.values, farthest, self.lowest, self.highest)
+    def beyond(self) -> tuple[float, float]:
+        """Return the margin of a range after few values, downwards and upwards.
+
+        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold: the
+        largest of k times as many values is expected to be larger by ln(k) times the mean excess.
+
+        Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
+        """
+        if not self.widens or self.calls < at.FEWEST_EXTREMES or self.is_settled:
+            return 0.0, 0.0
+        less, more = (_margin(row[: at.FEWEST_EXTREMES], self.values) for row in self.farthest.tolist())
+        return less, more
 
     @property
-    def extremes(self) -> tuple[Statistics, Needs] | None:
-        """Return what the range follows from; None if it follows from other values, too, or from few calls."""
+    def extremes(self) -> Extremes | None:
+        """Return the values from which the range follows; None if it follows from others, too, or from few calls."""
         own = type(self).calculate_qparams is RangeObserver.calculate_qparams and self.singularity is None
-        return (self.statistics, self.needs) if own and self.calls >= at.FEWEST_EXTREMES else None
+        if (
+            not self.widens
+            or not own
+            or self.calls < at.FEWEST_EXTREMES
+            or math.isfinite(self.within[1] - self.within[0])
+        ):
+            return None
+        kept = min(self.calls // 2 + 1, at.EXTREMES)
+        rows = zip(self.farthest[:, :kept].tolist(), self.holders[:, :kept].long().tolist(), strict=True)
+        farthest = tuple(tuple(zip(*row, strict=True)) for row in rows)
+        return Extremes(self.calls, self.values, farthest, not self.is_settled)
+
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ends of the range, before thresholds and whole numbers are considered."""
+        low, high = self.found()
+        if low.numel() == 1:
+            less, more = self.beyond()
+            low, high = low - less, high + more
+            reach = self.within[1] - self.within[0]
+            if max(-self.lowest, self.highest) > at.FARTHEST_BEYOND * reach:
+                low, high = torch.full_like(low, self.lowest), torch.full_like(high, self.highest)
+            elif math.isfinite(reach):
+                return low, high  # beyond these ends values saturate already, and up to them they count
+        return low * self.part, high * self.part
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scale and zero point, of shape [1] or [channels]."""
         if self.is_empty:
             warn("An observer has seen no values and returns scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
-        needs = self.needs if self.singularity is None else replace(self.needs, singular=self.singularity.ends())
-        made = qparams_of(self.statistics, needs)
-        scale, zero_point = (torch.from_numpy(numbers).to(self.min_val.device) for numbers in made)
+        low, high = self._ends()
+        if self.singularity is not None and low.numel() == 1:
+            least, most = self.singularity.ends()
+            low, high = low.clamp(min=least), high.clamp(max=most)
+        limits = self.quant_min, self.quant_max
+        symmetric = self.qscheme in _SYMMETRIC
+        something = symmetric | (low < 0.0) | (high > 0.0)
+        eps = torch.where(something, self.eps, self.eps.clamp(min=at.NOTHING))
+        scale, zero_point = qparams_of(low, high, *limits, eps, symmetric=symmetric)
+        if self.is_whole and limits[1] - limits[0] < 256:
+            return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
+        if low.numel() == 1 and limits[1] - limits[0] < 256:
+            between = self.thresholds.within(float(low), float(high))
+            if between:
+                wider = torch.full_like(scale, _between_steps(float(scale), between))
+                return qparams_of(low, high, *limits, wider, symmetric=symmetric)
         return scale, zero_point
 
     def get_extra_state(self) -> torch.Tensor:
@@ -180,8 +285,77 @@ def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, 
         saved = state_dict.get(prefix + name)
         if isinstance(saved, torch.Tensor) and not buffer.numel():
             buffer.resize_(saved.shape)
-        elif name == "farthest" and isinstance(saved, torch.Tensor) and saved.shape != buffer.shape:
-            state_dict[prefix + name] = buffer  # type: ignore[index]  # of another version: without its margin
+        elif name == "farthest" and isinstance(saved, torch.Tensor) and saved.shape != buffer.shape:  # fewer, once
+            filled = nn.functional.pad(saved, (0, max(buffer.shape[1] - saved.shape[1], 0)), value=-torch.inf)
+            state_dict[prefix + name] = filled[:, : buffer.shape[1]]  # type: ignore[index]
+
+
+def qparams_of(
+    low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int, eps: torch.Tensor, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scale and zero point of ranges; the only function that converts ranges to qparams.
+
+    Args:
+        low, high: ends, of shape [] or [channels]; a range without zero is widened to it.
+        eps: the smallest scale.
+
+    Returns:
+        float32 scales and int64 zero points, as for the core's kernels, of shape [1] or [channels].
+    """
+    low, high = low.reshape(-1).clamp(max=0.0), high.reshape(-1).clamp(min=0.0)
+    if symmetric:
+        scale = torch.maximum(torch.maximum(-low, high) / ((quant_max - quant_min) / 2), eps)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)
+    scale = torch.maximum((high - low) / float(quant_max - quant_min), eps)
+    zero_point = quant_min - torch.round(low / scale).to(torch.int64)
+    return scale, zero_point.clamp(quant_min, quant_max)
+
+
+def _margin(extremes: Sequence[float], values: int) -> float:
+    """Return the margin beyond an end of a range, see `RangeObserver.beyond`.
+
+    Args:
+        extremes: the farthest ones of single calls, largest first; the last is the threshold.
+        values: number of values in all calls.
+    """
+    most, least, count = extremes[0], extremes[-1], len(extremes) - 1
+    if most <= 0.0 or values >= at.ENOUGH_VALUES:
+        return 0.0  # values of one sign get no margin beyond zero
+    excess = sum(extreme - least for extreme in extremes[:-1]) / count
+    return min(excess * _logarithm(at.ENOUGH_VALUES / values), most)  # at most doubles the range
+
+
+def _logarithm(number: float) -> float:
+    """Return the natural logarithm by linear interpolation, so that all machines agree; the error is at most 0.06."""
+    mantissa, exponent = math.frexp(number)
+    return (2.0 * mantissa - 2.0 + exponent) * 0.6931471805599453
+
+
+def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
+    """Return the next scale of which whole numbers are exact multiples; or, above 1, the next whole number."""
+    part, exponent = torch.frexp(scale)  # scale = part * 2 ** exponent, and part from 0.5 to below 1
+    power = torch.ldexp(torch.ones_like(scale), exponent - (part == 0.5).to(exponent.dtype))
+    return torch.where(scale > 1.0, scale.ceil(), power)
+
+
+def _between_steps(scale: float, thresholds: list[float]) -> float:
+    """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs.
+
+    Of equal ones the smallest; the given one if no other is nearer.
+    """
+
+    sizes = [abs(threshold) for threshold in thresholds]
+    tried = [scale * (1.0 + (at.WIDER - 1.0) * n / at.SCALES) for n in range(at.SCALES + 1)]
+    for size in sizes:
+        last = math.floor(size / scale - 0.5)
+        tried += [size / (n + 0.5) for n in range(max(0, last - at.SCALES), last + 1) if size / (n + 0.5) >= scale]
+    scales = np.array([s for s in tried if s <= at.WIDER * scale])
+    # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
+    missed = sum((abs(size / scales % 1.0 - 0.5) for size in sizes), np.zeros_like(scales))
+    missed += at.WIDER_COST * (scales / scale - 1.0)
+    nearest = missed <= missed.min() + at.AS_NEAR
+    best = min(zip(missed[nearest], scales[nearest], strict=True), key=lambda pair: (round(float(pair[0]), 9), pair[1]))
+    return float(best[1])
 
 
 class FixedObserver(nn.Module):

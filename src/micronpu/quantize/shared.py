@@ -119,10 +119,10 @@ def share_qparams(prepared: Mapping[str, GraphModule]) -> None:
 def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
     """Widen the limits of observers for values that one method clamps and another does not, in place."""
     for group in groups:
-        ranges = [o.needs.within if isinstance(o, RangeObserver) else (-math.inf, math.inf) for o in group]
+        ranges = [getattr(observer, "within", (-math.inf, math.inf)) for observer in group]
         for observer in group:
             if isinstance(observer, RangeObserver):
-                observer.needs.within = min(low for low, _ in ranges), max(high for _, high in ranges)
+                observer.within = min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _disagreement(one: Any, other: Any, of_state: bool) -> str:

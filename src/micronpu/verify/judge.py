@@ -34,7 +34,7 @@ from micronpu.frontend.run import called
 from micronpu.frontend.tensors import results_of
 from micronpu.quantize.data import Recording, Trial
 from micronpu.quantize.nodes import moves
-from micronpu.quantize.range_of import Needs, Statistics, range_of
+from micronpu.quantize.observing import Extremes
 from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (
     Comparison,
@@ -319,15 +319,15 @@ def left_out(
     quantizes = itertools.chain.from_iterable(map(quantizes_of, module.graph.nodes))
     edges = {node: edge for node in quantizes if (edge := Edge.of(node)) is not None}
     nodes = [(node, *EXTREMES.of(node)) for node in edges]
-    known = [(node, *extremes) for node, name, extremes in nodes if name == node.name]
+    known = [(node, extremes) for node, name, extremes in nodes if name == node.name]
     for some in [trial] if trial.others is None or not trial.exact else [trial, trial.others]:
         for number, calls in enumerate(some.calibrated, first):
             limits = dict[Node, tuple[int, int]]()
-            for node, seen, needs in known:
-                times, rest = divmod(seen.calls, some.calibrating)  # some observers see several values in a call
+            for node, extremes in known:
+                times, rest = divmod(extremes.calls, some.calibrating)  # some observers see several values in a call
                 if not rest:
-                    own = range(calls.start * times, calls.stop * times)
-                    limits |= _limits(node, edges[node], (seen, needs), own)
+                    seen = range(calls.start * times, calls.stop * times)
+                    limits |= _limits(node, edges[node], extremes, seen)
             if limits:
                 results[number] = _limited_run(module, limits, some.recordings[number - first], integer_io)
         first += len(some.recordings)
@@ -343,16 +343,17 @@ def _limited_run(module: GraphModule, limits: Limits, recording: Recording, inte
         return [integer_io.dequantize(row) for row in run_recordings(module, [given])[0]]
 
 
-def _limits(node: Node, edge: Edge, extremes: tuple[Statistics, Needs], calls: range) -> Limits:
+def _limits(node: Node, edge: Edge, extremes: Extremes, calls: range) -> Limits:
     """Return the limits of a quantize node without some calls; empty if they clip nothing that counts."""
-    scale, ends, (low, high), (seen, needs) = edge.scale, [*edge.limits], edge.range, extremes
-    noise = at.CLIPPED_NOISE * len(calls) * seen.values / seen.calls * scale**2 / 12
-    found, held = list(ends), [[end for end, call in row if call in calls] for row in seen.farthest]
-    if not any(held):
-        return {}
-    least, most = map(float, range_of(seen.without(calls), needs))
-    for side, end in enumerate((min(-low, -least), min(high, most))):
-        if sum(max(own - end, 0.0) ** 2 for own in held[side]) > noise:
+    scale, ends, (low, high) = edge.scale, [*edge.limits], edge.range
+    noise = at.CLIPPED_NOISE * len(calls) * extremes.values / extremes.calls * scale**2 / 12
+    found = list(ends)
+    for side, most in enumerate((-low, high)):
+        held = [end for end, call in extremes.farthest[side] if call in calls]
+        if not held:
+            continue
+        end = min(most, extremes.without(calls, side))
+        if sum(max(own - end, 0.0) ** 2 for own in held) > noise:
             found[side] = max(ends[0], min(ends[1], round((end if side else -end) / scale) + edge.zero_point))
     return {node: (found[0], found[1])} if found != ends and math.isfinite(scale) else {}
 

@@ -110,8 +110,7 @@ def test_prefill_and_decode_share_a_cache(target: str, activations: Any) -> None
         assert (a - b).abs().max() <= 1.01 * step  # the same grids everywhere: what prefill keeps is what decode keeps
     program.reset()
     forgotten = [program.run(*call(i, 1, 7), method="decode") for i in range(4, 8)]
-    # Of the integers of int8 some 6 change, whose range has a margin.
-    assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 5 * step
+    assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 8 * step
 
 
 @pytest.mark.parametrize(("target", "activations"), [("ethos-u85-256", "int16"), ("ethos-u85-256", "int8")])

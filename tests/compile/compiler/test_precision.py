@@ -137,7 +137,7 @@ def test_a_search_starts_where_decisions_are_expected_to_change(monkeypatch, sha
 def test_few_held_out_samples_do_not_decide_alone(monkeypatch):
     """Every eighth sample is held out: here the loud ones, whose ranges the first three have, too."""
     loud = rows(1, 3, 8, 8)
-    data = [*(-x for x in loud[4:24:8]), *(x if number % 8 == 4 else 0.15 * x for number, x in enumerate(loud[3:], 3))]
+    data = [*(-x for x in loud[4:24:8]), *(x if number % 8 == 4 else 0.2 * x for number, x in enumerate(loud[3:], 3))]
     made: list[Tried] = []
     rated = precision.Search.rated
 

@@ -62,9 +62,9 @@ CLAMPS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", AVERAGES)
 def test_averages_that_cancel_out_have_steps(case, target):
-    """On the grid of what is averaged they were at 22 to 27 dB; a margin of its range costs up to 0.26 dB."""
+    """On the grid of what is averaged they were at 22 to 27 dB."""
     program = compiled(AVERAGES[case], target)
-    assert nearness(program, AVERAGES[case]) > 28 - 0.26
+    assert nearness(program, AVERAGES[case]) > 28
     assert not program.report.host or target.startswith("cortex")
 
 

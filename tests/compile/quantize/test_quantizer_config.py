@@ -269,7 +269,7 @@ def test_a_float_clamp_is_not_fused():
 
 
 OBSERVERS = {
-    "histogram": {"SpreadErrorObserver", "FinerObserver", "RangeObserver"},
+    "histogram": {"SpreadErrorObserver", "FinerObserver", "MinMaxObserver"},
     "minmax": {"FinerObserver", "MinMaxObserver"},
 }
 

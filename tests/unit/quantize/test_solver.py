@@ -60,6 +60,8 @@ class Table:
         value.quantized, value.result = list(operands), value
         for fact, answer in facts.items():
             setattr(value, fact, answer)
+        if value.is_clamp:
+            value.reads_within = value.clamps_to
         return self._add(value)
 
     def end(self, *results: Value) -> Values:
@@ -142,7 +144,7 @@ def weights_are_computed(t: Table) -> Values:
 
 def fused(t: Table) -> Values:
     y = t.op("y", t.input(), fuses=True)
-    return t.end(t.op("relu", y, rule=CLAMP, is_clamp=True, is_fusible=True, reads_within=(0.0, math.inf)))
+    return t.end(t.op("relu", y, rule=CLAMP, is_clamp=True, is_fusible=True, clamps_to=(0.0, math.inf)))
 
 
 def long_rows(t: Table) -> Values:
@@ -198,7 +200,7 @@ def test_results_are_not_clipped() -> None:
     """If two scores were clipped, they would be equal."""
     t = Table()
     found = solved(t.end(t.op("z", t.op("y", t.input()), rule=OWN)), lambda value: CLIPPED)
-    assert found["y"] == "histogram" and found["z"] == found["x"] == "extremes"
+    assert found["y"] == "histogram" and found["z"] == found["x"] == "minmax"
 
 
 def test_inputs_and_outputs_by_choice() -> None:
@@ -233,7 +235,7 @@ def test_states_have_one_pair_of_qparams_that_is_not_clipped() -> None:
     y = t.op("y", t.input(), t.input("h"))
     values = t.end(y)
     found = solved(values, lambda value: CLIPPED)
-    assert found["h"] == found["y"] == "extremes"
+    assert found["h"] == found["y"] == "minmax"
     places = observers_of(requirements(values, lambda value: CLIPPED, WIDE))
     assert places[t.by_name["h"]] is not places[y]
     share_states(values, places)
@@ -308,29 +310,28 @@ def test_a_threshold_reaches_values_before_a_linear_function() -> None:
     y = t.op("y", t.op("x1", t.input()))
     y.line = t.by_name["x1"], 2.0, 1.0
     found = observed(t.end(t.op("is_more", y, jumps=frozenset({(2.0, 0.0)}))))
-    assert found["y"].needs.thresholds.rows == {(2.0, 0.0)} and found["x1"].needs.thresholds.rows == {(0.5, 0.0)}
-    assert not found["x"].needs.thresholds.rows
+    assert found["y"].thresholds.rows == {(2.0, 0.0)} and found["x1"].thresholds.rows == {(0.5, 0.0)}
+    assert not found["x"].thresholds.rows
 
 
 def clamped(t: Table, *more: str) -> Values:
     y = t.op("y", t.input())
-    clamp = t.op("clamp", t.op("view", y, rule=MOVE, moves=True), rule=CLAMP, is_clamp=True, reads_within=(0.0, 6.0))
+    clamp = t.op("clamp", t.op("view", y, rule=MOVE, moves=True), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 6.0))
     return t.end(clamp, *(t.op(name, y) for name in more))
 
 
 def test_a_range_ends_with_the_clamps_that_read_it() -> None:
-    assert observed(clamped(Table()))["y"].needs.within == (0.0, 6.0)
-    assert observed(clamped(Table(), "other"))["y"].needs.within == (-math.inf, math.inf)
+    assert observed(clamped(Table()))["y"].within == (0.0, 6.0)
+    assert observed(clamped(Table(), "other"))["y"].within == (-math.inf, math.inf)
 
 
 def clamped_together(t: Table, last: tuple[float, float], *, reads_it: str = "clamp") -> Values:
     """A value of 0..3, an unlimited one, and the larger of both joined, of which a clamp reads only a part."""
-    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, reads_within=(0.0, 3.0))
+    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 3.0))
     any_ = t.op("any", t.by_name["x"])
     largest = t.op("largest", low, any_, rule=JOIN)
     y = t.op("y", largest, any_, rule=None, moves=True, is_known=True)
-    read = {"is_clamp": True, "reads_within": last} if reads_it == "clamp" else {}
-    return t.end(t.op(reads_it, y, rule=CLAMP, **read))
+    return t.end(t.op(reads_it, y, rule=CLAMP, is_clamp=reads_it == "clamp", clamps_to=last))
 
 
 def test_a_group_ends_with_the_clamps_that_read_what_is_joined() -> None:
@@ -339,7 +340,7 @@ def test_a_group_ends_with_the_clamps_that_read_what_is_joined() -> None:
         observe_for_neighbours(
             values, {value: shared for value in values.all if not (value.is_input or value.is_output)}
         )
-        return shared.needs.within
+        return shared.within
 
     assert within(clamped_together(Table(), (0.5, 6.0))) == (0.5, 6.0)
     assert within(clamped_together(Table(), (-9.0, math.inf))) == (-math.inf, math.inf)
@@ -351,40 +352,17 @@ def test_a_group_ends_with_the_clamps_that_read_what_is_joined() -> None:
 
 def test_a_range_contains_the_constant_of_a_pad() -> None:
     t = Table()
-    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, reads_within=(0.0, 6.0))
+    low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 6.0))
     padded, shared = t.op("pad", low, rule=replace(MOVE, padding=-5.0)), observer()
-    values = t.end(t.op("clamp", padded, rule=CLAMP, is_clamp=True, reads_within=(-9.0, 9.0)))
+    values = t.end(t.op("clamp", padded, rule=CLAMP, is_clamp=True, clamps_to=(-9.0, 9.0)))
     observe_for_neighbours(values, {low: shared, padded: shared})
-    assert shared.needs.within == (-5.0, 6.0)
-
-
-def test_values_that_are_only_divided_by_have_no_margin() -> None:
-    def divided(*more: str) -> dict[str, RangeObserver]:
-        t = Table()
-        squares = t.op("squares", t.input())
-        mean = t.op("mean", squares, form=Form.ROW_MEAN)
-        sum_ = t.op("sum", mean)
-        sum_.line = mean, 1.0, 1e-5
-        return observed(t.end(t.op("y", sum_, power=-0.5), *(t.op(name, squares) for name in more)))
-
-    assert [name for name, made in divided().items() if not made.needs.has_margin] == ["squares", "mean", "sum"]
-    assert [name for name, made in divided("other").items() if not made.needs.has_margin] == ["mean", "sum"]
-
-
-def test_a_margin_ends_with_the_bounds_of_all_values_of_a_group() -> None:
-    t = Table()
-    shared, one, other = observer(), t.op("one", t.input(), bounds=(0.0, 1.0)), t.op("other", t.by_name["x"])
-    values = t.end(one, other)
-    observe_for_neighbours(values, {one: shared})
-    assert shared.needs.bounds == (0.0, 1.0)
-    observe_for_neighbours(values, {one: shared, other: shared})
-    assert shared.needs.bounds == (-math.inf, math.inf)
+    assert shared.within == (-5.0, 6.0)
 
 
 def test_a_sign_needs_a_part_of_the_range() -> None:
     t = Table()
     found = observed(t.end(t.op("z", t.op("y", t.input(), sign_counts=True))))
-    assert found["y"].needs.part < 1.0 and found["z"].needs.part == 1.0
+    assert found["y"].part < 1.0 and found["z"].part == 1.0
 
 
 def test_a_singularity_ends_one_step_from_zero() -> None:

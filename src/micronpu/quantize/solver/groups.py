@@ -17,8 +17,7 @@ import torch
 
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import FinerObserver, is_average, observer_for
-from micronpu.quantize.observing import FixedObserver, RangeObserver
-from micronpu.quantize.range_of import Thresholds
+from micronpu.quantize.observing import FixedObserver, RangeObserver, Thresholds
 from micronpu.quantize.solver.values import Edge, Place, Value
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import FINER_OPERAND

@@ -32,8 +32,7 @@ from micronpu.base.errors import ModelError
 from micronpu.ir.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
-from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.range_of import UNLIMITED, Ends, Thresholds
+from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import Rules, known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
@@ -47,12 +46,13 @@ from micronpu.quantize.thresholds import (
     SIGN_RANGE,
 )
 
+Ends: TypeAlias = tuple[float, float]
+UNLIMITED: Ends = (-math.inf, math.inf)
 Places: TypeAlias = Mapping[Place, Any]
 """Observers, this package's or torchao's, of values and of (operand, reader) edges."""
 Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
 
-_AVERAGES = (Form.ROW_SUM, Form.ROW_MEAN, Form.ROOT)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -64,22 +64,22 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     _lift_masked(values, places, groups)
     _observe_operands(places)
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
-    _limit(values, places, groups)
+    _observe_clamped(values, places, groups)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
         if value.is_bounded:
             operand = _observer_of_edge(places, value.operands[0], value)
             if isinstance(operand, RangeObserver):
-                operand.needs.part = min(operand.needs.part, 1.0)
+                operand.part = min(operand.part, 1.0)
         observer = places.get(value)
         if not isinstance(observer, RangeObserver):
             continue
         is_alone = results[observer] == 1
         if value.sign_counts:
-            observer.needs.part = SIGN_RANGE if is_alone else observer.needs.part
+            observer.part = SIGN_RANGE if is_alone else observer.part
             _set_thresholds(places, value, _AT_ZERO)
-        observer.needs.is_whole |= is_alone and value.is_whole
+        observer.is_whole |= is_alone and value.is_whole
         if is_alone and (found := _singular(value)) is not None:
             operand = _observer_of_edge(places, found.operand, found.reader)
             if isinstance(operand, RangeObserver) and operand is not observer:
@@ -128,36 +128,20 @@ def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> Non
 # ---------------------------------------------------------------- clamps
 
 
-def _limit(values: Values, places: Places, groups: Groups) -> None:
-    """Limit ranges of groups to what clamps read, and to the bounds of their values, up to which they have a margin.
-
-    An input is quantized by the application. There is no margin for values that are only divided by, or similar: of
-    such values, as in a norm, the small ones count most, and rounding costs more than clipping of large ones.
-    """
-    made, read, inverted = dict[Value, Ends](), dict[Value, Ends](), dict[Value, bool]()
+def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
+    """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
+    made, read = dict[Value, Ends](), dict[Value, Ends]()
     for value in values.all:
         padding = 0.0 if value.rule is None else value.rule.padding
         selected = [(padding, padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
-        made[value] = value.reads_within if value.is_clamp else _union(selected)
+        made[value] = value.clamps_to if value.is_clamp else _union(selected)
     for value in reversed(values.all):
         read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
-        inverted[value] = bool(value.readers) and all(_inverts(reader, value, inverted) for reader in value.readers)
     for observer, observed in groups.items():
-        if not isinstance(observer, RangeObserver):
-            continue
-        observer.needs.bounds = _union(value.bounds for value in observed)
-        observer.needs.has_margin &= not all(inverted[value] for value in observed)
-        low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
-        if not any(v.is_input for v in observed) and any(read[v] != UNLIMITED for v in observed):
-            observer.needs.within = (low, high) if math.isfinite(low + high) else UNLIMITED
-
-
-def _inverts(reader: Value, operand: Value, inverted: Mapping[Value, bool]) -> bool:
-    """Return True if a reader is a function with a singularity at 0, or passes its operand to such functions alone."""
-    if reader.form is Form.LOGARITHM or (reader.power or 0.0) < 0 or reader.form is Form.RECIPROCAL:
-        return True
-    passes = reader.moves or reader.line is not None or reader.power is not None or reader.form in _AVERAGES
-    return inverted[reader] if passes else reader.form is Form.QUOTIENT and reader.second is operand is not reader.first
+        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
+            low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
+            if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
+                observer.within = low, high
 
 
 def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:

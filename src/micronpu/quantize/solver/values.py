@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from micronpu.ir.facts import ANY, NOWHERE, Form, Interval, Jumps
+from micronpu.ir.facts import NOWHERE, Form, Jumps
 from micronpu.ir.op import QuantizationRule
 
 Numbers: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
@@ -42,9 +42,9 @@ class Value:
         is_fusible: True for a clamp that other operators can compute.
         moves: True if the operator only moves or selects elements.
         is_clamp: True for a clamp.
+        clamps_to: its ends, which may be infinite.
         reads_within: ends beyond which an operand of a clamp, or of a function with one behind its operand, counts as
             if it were the end; infinite for others.
-        bounds: of all its numbers, for any inputs of the program.
         has_long_rows: True for a softmax whose results have many values of less than one LSB.
         softmax_axis: axis of a softmax, or None.
         maximum_axis: axis along which it is the largest element, with the axis kept, or None.
@@ -87,8 +87,8 @@ class Value:
     is_fusible: bool = False
     moves: bool = False
     is_clamp: bool = False
+    clamps_to: tuple[float, float] = (-math.inf, math.inf)
     reads_within: tuple[float, float] = (-math.inf, math.inf)
-    bounds: Interval = ANY
     has_long_rows: bool = False
     softmax_axis: int | None = None
     maximum_axis: int | None = None
