@@ -57,7 +57,10 @@ def ended_early() -> Iterator[None]:
     try:
         yield
     finally:
-        (_is_searching.set if before else _is_searching.clear)()
+        if before:
+            _is_searching.set()
+        else:
+            _is_searching.clear()
 
 
 @contextlib.contextmanager

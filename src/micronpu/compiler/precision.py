@@ -332,7 +332,8 @@ class Search:
     def kept(self, tried: Tried, price: PrecisionPrice | None) -> Tried:
         """Return the program with a price, as one to return if the search ends here."""
         made = replace(tried, price=price)
-        self.compiled += [] if price is None else [made]
+        if price is not None:
+            self.compiled.append(made)
         return made
 
     def corrected(self, tried: Tried, cures: Cures) -> Tried:

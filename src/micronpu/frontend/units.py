@@ -116,7 +116,8 @@ def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
             unit.constants += path[:-1]
         elif (integers := program.integers_behind(operand)) is not operand:
             unit.dequantizes.append(operand)
-            unit.reads += [integers] if integers not in unit.reads else []
+            if integers not in unit.reads:
+                unit.reads.append(integers)
         elif program.is_index(operand):
             unit.reads.append(operand)
     return unit

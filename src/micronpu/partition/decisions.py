@@ -360,7 +360,8 @@ def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequenc
                 index[node] = place[decision]
             continue
         if decision is None and (integers := integers_behind(node)) is not node:
-            index |= {node: index[integers]} if integers in index else {}
+            if integers in index:
+                index[node] = index[integers]
             continue
         sources = decision.unit.reads if decision is not None else called.get(node, node.all_input_nodes)
         vertices.append(_Vertex(decision, list(dict.fromkeys(index[s] for s in sources if s in index))))

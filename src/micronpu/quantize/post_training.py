@@ -140,7 +140,7 @@ def _convert(model: GraphModule, node: Node, observer: Any, is_constant: bool) -
     origin.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(graph))
     origin.from_node = list(node.meta.get("from_node", ()))  # torch itself copies all that these refer to
     readers = [user for user in node.users if not isinstance(user.meta.get("val"), int | torch.SymInt)]  # not of sizes
-    own = [user for user in readers if _is_annotated(user)] if len(readers) > 1 else []
+    own = dict.fromkeys(user for user in readers if _is_annotated(user)) if len(readers) > 1 else {}
     with graph.inserting_before(node):
         numbers: list[Any] = []
         if per_channel:

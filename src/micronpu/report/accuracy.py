@@ -295,7 +295,7 @@ class ProgramAccuracy:
             return "on the example inputs"
         kind = "recording" if self.calls else "sample"
         count = f"{len(self.rows)} {'held-out ' if self.held_out else ''}{kind}{'' if len(self.rows) == 1 else 's'}"
-        calls = f" ({self.calls:,} call{'' if self.calls == 1 else 's'})" if self.calls else ""
+        calls = f" ({plural(self.calls, 'call')})" if self.calls else ""
         if self.held_out:
             return f"on {count}{f' and {self.calibrated} cross-validated' if self.calibrated else ''}{calls}"
         least = LEAST_RECORDINGS if self.calls else LEAST

@@ -258,9 +258,11 @@ class _Rewriter(StepGraph):
     def _with_qparams(self, node: Node) -> Flow:
         """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
         flow = self._flows[node.all_input_nodes[0]]
-        scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
-        value = (min(max(round(flow.value / scale) + zero, low), high) - zero) * scale
-        return replace(flow, node=self._copy(node), value=value if is_quantize(node) else flow.value)
+        value = flow.value
+        if value and is_quantize(node):
+            scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
+            value = (min(max(round(value / scale) + zero, low), high) - zero) * scale
+        return replace(flow, node=self._copy(node), value=value)
 
     def _convolution(self, node: Node) -> Flow:
         given = arguments(node)

@@ -29,7 +29,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import Edge, is_conversion, is_float32, quantizes_of, value_of
+from micronpu.frontend.program import Edge, ProgramView, is_conversion, is_float32, value_of
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import results_of
 from micronpu.quantize.data import Recording, Trial
@@ -316,8 +316,8 @@ def left_out(
         found: the module's results for all of them, as floats.
     """
     results, first = list(found), 0
-    quantizes = itertools.chain.from_iterable(map(quantizes_of, module.graph.nodes))
-    edges = {node: edge for node in quantizes if (edge := Edge.of(node)) is not None}
+    view = ProgramView(module)
+    edges = {node: edge for node in module.graph.nodes if (edge := view.result_qparams(node)) is not None}
     nodes = [(node, *EXTREMES.of(node)) for node in edges]
     known = [(node, extremes) for node, name, extremes in nodes if name == node.name]
     for some in [trial] if trial.others is None or not trial.exact else [trial, trial.others]:
