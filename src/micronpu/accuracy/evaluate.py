@@ -378,7 +378,6 @@ def checked_module(model: Any) -> Callable[..., Any]:
 
 
 def _tensor(results: Any, output: int) -> torch.Tensor:
-    """The output of a model to evaluate."""
     tensors = [r for r in tree_leaves(results) if isinstance(r, torch.Tensor)]
     if not 0 <= output < len(tensors):
         raise OptionError(f"There is no output {output}: the model has {len(tensors)}.", hint="0 for the first")
@@ -526,7 +525,6 @@ class _Finished:
         self.examples = tuple(self._example(b, name) for b in self._inputs)
 
     def close(self) -> None:
-        """Free the program."""
         self._program.close()
 
     @staticmethod
@@ -585,7 +583,6 @@ class _Finished:
         return result
 
     def reset(self) -> None:
-        """Reset the states."""
         self._program.reset()
 
     def run(self, row: Row, output: int) -> Array:

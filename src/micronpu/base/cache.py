@@ -304,7 +304,6 @@ class Entry(NamedTuple):
         return self.cache.read(self.folder, self.name) if self.folder is not None else None
 
     def write(self, data: bytes) -> None:
-        """Store the result."""
         if self.folder is not None:
             self.cache.write(self.folder, self.name, data)
 

@@ -59,11 +59,9 @@ class Vector:
         return Table(self.data, position + _read("<I", self.data, position))
 
     def tables(self) -> Iterator[Table]:
-        """All elements of a vector of tables."""
         return (self.table(index) for index in range(self.length))
 
     def strings(self) -> Iterator[str]:
-        """All elements of a vector of strings."""
         for index in range(self.length):
             position = self.table(index).position
             size = _read("<I", self.data, position)
@@ -107,7 +105,6 @@ class Table:
         return tuple(number for number in range((size - 4) // 2) if self.offset(number))
 
     def integer(self, number: int, format_: str = "<i", default: int = 0) -> int:
-        """A number field."""
         position = self.offset(number)
         return _read(format_, self.data, position) if position else default
 

@@ -134,7 +134,6 @@ def step(name: str) -> Iterator[None]:
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """A named part of a step."""
     if not _asked:
         yield
         return

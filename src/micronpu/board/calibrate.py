@@ -143,7 +143,6 @@ class Observed:
 
     @property
     def memories(self) -> set[str]:
-        """Names of the memories in the estimate."""
         return {m for o in self.report.operations if o.cost is not None for m in o.cost.memory_cycles}
 
     @property

@@ -114,7 +114,6 @@ class Packets:
         self._buffer += data
 
     def receive(self) -> str:
-        """Return the next packet."""
         while (packet := self.pending()) is None:
             self.fill()
         return packet

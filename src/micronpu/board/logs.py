@@ -94,7 +94,6 @@ class BoardLog:
     tools: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, kind: str) -> tuple[Measured, ...]:
-        """Return the measurements of a kind."""
         return tuple(row for row in self.rows if row.kind == kind)
 
 

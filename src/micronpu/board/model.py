@@ -290,7 +290,6 @@ class LiteRtReference:
         self._simulator = EthosUSimulator(model.accelerator)
 
     def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs for some inputs."""
         held = self._held
         constants, arena = aligned_bytes(len(held.constants)), aligned_bytes(held.arena)
         constants[:] = np.frombuffer(held.constants, np.uint8)

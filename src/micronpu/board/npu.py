@@ -274,7 +274,6 @@ class Npu:
         return address - npu + core
 
     def _stream(self, base: int, size: int) -> bytes:
-        """Return the words of the command stream."""
         if base % 4 or size % 4 or not 0 < size <= _LONGEST_STREAM:
             raise _BusError(f"a command stream of {size} bytes at {base:#x}, which are no words")
         words = self.memory.read_most(base, size)

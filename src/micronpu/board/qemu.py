@@ -43,7 +43,6 @@ def watched(command: Sequence[str]) -> list[str]:
 
 
 def how_to_install() -> str:
-    """Return the hint for installing QEMU."""
     return _INSTALL.get(sys.platform, _INSTALL["linux"])
 
 

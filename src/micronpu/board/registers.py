@@ -49,7 +49,6 @@ class Register:
         return word
 
     def unpack(self, word: int, name: str) -> int:
-        """Return a field of a value."""
         first, bits = self.fields[name]
         return word >> first & (1 << bits) - 1
 

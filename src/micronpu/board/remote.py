@@ -275,7 +275,6 @@ class Remote(Packets):
         return found
 
     def word(self, address: int) -> int:
-        """A word of memory."""
         return int(struct.unpack("<I", self.read(address, 4))[0])
 
     def write(self, address: int, data: bytes) -> None:

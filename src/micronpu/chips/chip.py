@@ -390,7 +390,6 @@ class ChipSection:
         return text
 
     def integer(self, key: str) -> int:
-        """A positive integer."""
         return int(self._field(key, int))
 
     def optional_integer(self, key: str) -> int | None:
@@ -406,7 +405,6 @@ class ChipSection:
         return value
 
     def number(self, key: str) -> float:
-        """A positive number."""
         return float(self._field(key, (int, float)))
 
     def optional_number(self, key: str) -> float | None:

@@ -173,7 +173,6 @@ class _Sizes:
         self._elements = 0
 
     def results(self, module: GraphModule, inputs: list[Any]) -> Any:
-        """Return the outputs of a graph for some inputs."""
         from torch.fx.node import map_arg
 
         values: dict[Node, Any] = {}

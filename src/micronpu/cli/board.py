@@ -81,7 +81,6 @@ class Probe:
     ] = None
 
     def options(self, seconds: float) -> ProbeOptions:
-        """The board."""
         from micronpu.board.check import MachineOptions, check_limits
         from micronpu.board.probe import ProbeOptions
 

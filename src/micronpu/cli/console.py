@@ -69,7 +69,6 @@ def option(metavar: str, help: str, *flags: str, default: str = "", complete: An
 
 
 def argument(metavar: str, help: str) -> Any:
-    """A required positional argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 

@@ -131,7 +131,6 @@ def _held(usage: Usage) -> str:
 
 
 def _examine_cache() -> Dependency:
-    """Examine the compilation cache."""
     usage = CACHE.usage()
     if usage.folder is not None:
         try:

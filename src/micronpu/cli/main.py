@@ -323,7 +323,6 @@ def _check_float(context: typer.Context, wanted: bool) -> None:
 
 
 def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
-    """Parse --sparse."""
     if not given:
         return None
     words, pairs = entries(given)

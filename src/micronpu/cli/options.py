@@ -295,5 +295,4 @@ def _value(field: Field[Any], given: Any) -> Any:
 
 
 def _sentence(text: str) -> str:
-    """Return the text with a capital."""
     return (text[:1].upper() + text[1:]).replace("``", "`")

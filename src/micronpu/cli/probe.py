@@ -43,7 +43,6 @@ class LogView:
     measured: tuple[Measured, ...]
 
     def lines(self) -> list[str]:
-        """Return the log as lines of text."""
         found = []
         for row in self.measured:
             what = "run" if row.number < 0 else f"instruction {row.number}"
@@ -57,7 +56,6 @@ class LogView:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the log for JSON."""
         return {
             "measured": [
                 {"kind": r.kind, "name": r.name, "number": r.number, "ticks": r.ticks, "times": r.times}
@@ -76,7 +74,6 @@ class LogView:
 
 
 def log_view(data: bytes, name: str) -> LogView:
-    """Read a log."""
     printed = read_printed(data, name)
     empty = not printed.etdump and not printed.names()
     try:

@@ -52,7 +52,6 @@ class Reports:
 
     @property
     def path(self) -> Path | None:
-        """Path of the report as JSON."""
         return console.json_path(self.json, self.report_json)
 
     @property

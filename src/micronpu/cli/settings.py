@@ -46,7 +46,6 @@ def value_of(text: str) -> bool | int | float | str:
 
 
 def only_one(flag: str, words: Sequence[str], hint: str) -> str | None:
-    """Return the only word of a list, or None."""
     if len(words) > 1:
         raise OptionError(f"{flag} has {len(words)} values: {', '.join(words)}.", hint=hint)
     return words[0] if words else None

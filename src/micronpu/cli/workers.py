@@ -211,5 +211,4 @@ def _clocked(name: str, clock_mhz: float | None) -> str:
 
 
 def failed(job: Job, why: str) -> Candidate:
-    """Return the row of a failed job."""
     return Candidate(*job, blocks=why, failed=True)

@@ -102,7 +102,6 @@ class Tried:
 
     @property
     def module(self) -> GraphModule:
-        """The only module, or the first one."""
         return next(iter(self.modules.values()))
 
     @property
@@ -112,7 +111,6 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """Return its name in the report."""
         return self.activations + self.more + ("" if self.price else " (not possible on this target)")
 
     def gains_on(self, other: Tried) -> float:

@@ -487,7 +487,6 @@ class Search:
         return best
 
     def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried, *, is_interrupted: bool = False) -> Frontier:
-        """Return the measurements, for the report."""
         every = list(tried) if any(t is best for t in tried) else [*tried, best]
         if self.allowed.is_cheapest and best.name != start.name and not any(t is start for t in tried):
             every.insert(0, start)

@@ -427,7 +427,6 @@ def _data(
 
 
 def _held_out(asked: HeldOut, name: str, given: Mapping[str, Any]) -> HeldOut:
-    """Return the options of one method."""
     own = {option: getattr(asked, option) for option in ("data", "labels", "metric") if name}
     for option, value in own.items():
         if isinstance(value, Mapping):

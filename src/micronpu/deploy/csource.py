@@ -166,12 +166,10 @@ def filled(template: str, of: Named, **words: Any) -> str:
 
 
 def rendered(text: str, **words: Any) -> str:
-    """Return a template filled in."""
     return _templates().from_string(_with_blocks(text)).render(words)
 
 
 def text_of(path: str) -> str:
-    """Return a file of this package."""
     return resources.files("micronpu.deploy").joinpath(*path.split("/")).read_text(encoding="utf-8")
 
 
@@ -212,7 +210,6 @@ def _with_blocks(text: str) -> str:
 
 
 def c_type(io: ProgramIO) -> str:
-    """Return the C type of an element."""
     return _C_TYPES[io.tensor.dtype][0]
 
 

@@ -93,7 +93,6 @@ class Source:
     methods: Mapping[str, Source] | None = None
 
     def of(self, method: str) -> Source:
-        """Return the source for one of several methods."""
         own = (self.methods or {}).get(method)
         return replace(self, vectors=None, rows=None, known=None, run=None) if own is None else own
 
@@ -304,7 +303,6 @@ def _of_method(
     name: str,
     notes: list[str],
 ) -> Facts:
-    """Return the facts about a method."""
     inputs, outputs = tensors
     for io in (*inputs, *outputs):
         _check(io)
@@ -418,7 +416,6 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Return versions of the installed tools."""
     tools = ("executorch", *(tool for backend in BACKENDS.values() for tool in backend.tools))
     return {"micronpu": VERSION} | {tool: version for tool in tools if (version := installed(tool))}
 

@@ -96,7 +96,6 @@ def board_options(program_set: ProgramSet) -> str:
 
 
 def zephyr(program_set: ProgramSet) -> dict[str, str]:
-    """Return the files of a Zephyr application."""
     settings = ["CONFIG_FP_HARDABI=y"] if program_set.board.has_helium else []
     settings += [line for firmware in program_set.firmware for line in firmware.zephyr]
     delegates = [name for firmware in program_set.firmware for name in firmware.whole_libraries]

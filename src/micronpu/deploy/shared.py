@@ -108,7 +108,6 @@ class ProgramSet:
 
     @property
     def file_names(self) -> list[str]:
-        """File names of the programs."""
         return [methods[0].file for methods in self.groups]
 
     @property

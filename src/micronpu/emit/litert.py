@@ -105,12 +105,10 @@ class LiteRtEmitter:
 
     @staticmethod
     def code(dtype: DType) -> int:
-        """Code of an element type."""
         return int(_TYPES[dtype])
 
     @staticmethod
     def activation(activation: Activation) -> int:
-        """Code of a fused activation."""
         if not activation.can_fuse:
             raise InternalError(f"LiteRT has no fused-activation code for {activation.name}.")
         return int(getattr(schema.ActivationFunctionType, activation.name))

@@ -73,7 +73,6 @@ class TosaEmitter:
 
     @property
     def operands(self) -> tuple[TosaTensor, ...]:
-        """All operands of the current node."""
         return tuple(self.input(i) for i in range(len(self._current.inputs)))
 
     def input(self, index: int) -> TosaTensor:

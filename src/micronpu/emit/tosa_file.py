@@ -147,7 +147,6 @@ def _write_operator(writer: FlatbufferWriter, operator: TosaOperator) -> int:
 
 
 def _argument(value: Any) -> Number | Vector:
-    """Convert an argument to a field."""
     if isinstance(value, bytes):
         return Vector("bytes", value)
     if isinstance(value, (list, tuple)):

@@ -190,7 +190,6 @@ class _Loop:
         return None
 
     def write(self, steps: int, ends_early: bool) -> None:
-        """Replace the loop by its steps."""
         module, node = self._module, self._node
         state, results = list(self._carried), list(self._carried)
         active: Any = None
@@ -278,7 +277,6 @@ def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value
 
 
 def _given_back(graph: GraphModule) -> list[Any]:
-    """Return the results of a graph."""
     return _listed(graph.graph.output_node().args[0])
 
 

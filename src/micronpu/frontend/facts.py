@@ -47,7 +47,6 @@ class Fact(Generic[Value]):
         return self.key in whose.meta
 
     def take(self, whose: HasMeta) -> Value:
-        """Remove and return the recorded value."""
         value: Value = whose.meta.pop(self.key, self.unsaid)
         return value
 

@@ -493,7 +493,6 @@ class _Joined:
 
 
 def _type_of(node: Node, pieces: Sequence[GraphPiece]) -> TensorType:
-    """Return the type of an input of pieces."""
     type = next((p.values[node].type for p in pieces if node in p.values), None)
     if type is None:
         raise InternalError(f"No operator of the group dequantizes its input `{node.name}`.")

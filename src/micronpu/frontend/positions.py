@@ -145,7 +145,6 @@ def _is_not_negative(module: GraphModule, node: Node) -> bool:
 
 
 def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
-    """Return a constant tensor of integers, or None."""
     value = attribute(module, node)
     return value if value is not None and value.dtype in _INTEGERS else None
 

@@ -506,7 +506,6 @@ class ProgramView:
         return _is_kept_channels_last(node) if self._keeps_order else leaves_channels_last(node)
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Return the value of a constant node, or None."""
         return self._constants.get(node) if isinstance(node, Node) else None
 
     def array(self, node: Node) -> npt.NDArray[Any]:

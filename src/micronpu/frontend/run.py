@@ -155,7 +155,6 @@ class Run:
         self._fixed: Values = {}
 
     def run(self, *inputs: Any, behind: Hook | None = None) -> Any:
-        """Return the results of the module."""
         values = dict(self._fixed)
         for _ in self.each(values, *self._graph.process_inputs(*inputs), behind=behind):
             pass

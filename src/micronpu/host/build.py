@@ -230,7 +230,6 @@ def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
 
 
 def _simulators(directory: Path) -> list[Path]:
-    """Source folders of the simulators."""
     return sorted({path.parent for path in directory.glob("*/*.cpp")})
 
 

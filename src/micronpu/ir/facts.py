@@ -126,7 +126,6 @@ class Facts:
         return self.jumps(given) if callable(self.jumps) else self.jumps
 
     def range_of(self, given: Given, of: IntervalOf) -> Interval:
-        """Return bounds of the results."""
         return ANY if self.range is None else self.range(given, of) if callable(self.range) else self.range
 
     def tail_of(self, margin: float) -> float | None:

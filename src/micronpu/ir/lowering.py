@@ -92,7 +92,6 @@ class Lowering:
 
     @property
     def kind(self) -> Kind:
-        """The kind of this lowering."""
         raise NotImplementedError
 
 

@@ -271,7 +271,6 @@ class Table(Elementwise):
 
     @staticmethod
     def function(x: Array) -> Array:
-        """The real function."""
         raise UnsupportedError("A table operator defines its function.")
 
     def table(self, x: TensorType, y: TensorType) -> Array:

@@ -76,7 +76,6 @@ def divided(x: Interval, z: Interval) -> Interval:
 
 
 def squared(x: Interval) -> Interval:
-    """Return the bounds of squares."""
     return 0.0, max(x[0] * x[0], x[1] * x[1])
 
 

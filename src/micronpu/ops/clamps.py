@@ -43,7 +43,6 @@ _BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
 
 
 def _clamped(given: Given, of: IntervalOf) -> Interval:
-    """Return the bounds of a clamped operand."""
     x = of(given["self"])
     for ends, nearer in ((("min", "min_val"), max), (("max", "max_val"), min)):
         end = next((given[name] for name in ends if isinstance(given.get(name), (int, float))), None)

@@ -80,7 +80,6 @@ class Chain:
         return self.nodes[-1].output
 
     def constant(self, data: npt.NDArray[np.generic], type: TensorType) -> Tensor:
-        """A constant operand."""
         return Tensor("constant", type, np.ascontiguousarray(data.astype(type.dtype.numpy).reshape(type.shape)))
 
     def reshape(self, x: Tensor, *shape: int) -> Tensor:

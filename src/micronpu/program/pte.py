@@ -317,7 +317,6 @@ def place_of(tensor: Table) -> tuple[int, int] | None:
 
 
 def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
-    """The states by memory and offset."""
     # A tensor is identified by its buffer number or its memory offset; both hold a variable's initial value. A view has
     # the offset of its base.
     found: dict[tuple[int, int], TensorValue] = {}

@@ -315,7 +315,6 @@ def observed(
 
 
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
-    """Return the module with observers."""
     is_ours = getattr(quantizer, "is_ours", None)  # torchao's own quantizers have none
     if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)

@@ -96,7 +96,6 @@ def _observers(prepared: Mapping[str, GraphModule]) -> Iterator[tuple[str, nn.Mo
 
 
 def restore(observer: nn.Module, numbers: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> None:
-    """Restore the observed values of one observer."""
     for name, number in numbers.items():
         setattr(observer, name, number)
     for name, value in buffers.items():

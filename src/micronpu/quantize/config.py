@@ -463,7 +463,6 @@ class QuantizationSettings:
 
     @property
     def every(self) -> tuple[Setting, ...]:
-        """All configurations."""
         by_name = (self.operators, self.types, self.names, self.nodes, self.found)
         of_finders = [setting for _, setting in self.finders]
         return (self.default, self.io, *of_finders, *(c for settings in by_name for c in settings.values()))
@@ -473,7 +472,6 @@ class QuantizationSettings:
         self.found = {node.name: setting for finder, setting in self.finders for node in finder(model)}
 
     def of(self, node: Node) -> Setting:
-        """Return the configuration of a node."""
         if node.name in self.nodes:
             return self.nodes[node.name]
         if node.name in self.found:

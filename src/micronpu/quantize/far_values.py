@@ -69,7 +69,6 @@ class _Range:
         return not self._is_given and others * FAR_GAP <= self.limit
 
     def clamp(self, place: Node, x: torch.Tensor) -> torch.Tensor:
-        """Return values within the ends."""
         return x if self.ends is None else x.clamp(*self.ends)
 
     def trials(self) -> Iterator[tuple[float, float]]:

@@ -230,7 +230,6 @@ class NodeValues(Values):
         return {_mapped(place, self.of): observer for place, observer in places.items()}
 
     def nodes(self, places: Mapping[Place, Any]) -> dict[Any, Any]:
-        """Return observers of values by their nodes."""
         return {_mapped(place, self.node_of): observer for place, observer in places.items()}
 
     def notes(self) -> dict[Value, QuantizationAnnotation]:

@@ -319,17 +319,14 @@ OBSERVERS = {
 
 
 def for_activations() -> tuple[str, ...]:
-    """Return the names of observers for activations."""
     return tuple(o.name for o in OBSERVERS.values() if o.for_users)
 
 
 def for_weights() -> tuple[str, ...]:
-    """Return the names of observers for weights."""
     return tuple(o.name for o in OBSERVERS.values() if o.for_weights is not None)
 
 
 def observer_for(spec: QuantizationSpec | FixedQParamsQuantizationSpec) -> RangeObserver | FixedObserver:
-    """Return the observer for an annotation."""
     limits = (spec.quant_min, spec.quant_max, spec.qscheme)
     if isinstance(spec, FixedQParamsQuantizationSpec):
         return FixedObserver(spec.dtype, spec.scale, spec.zero_point, *limits)

@@ -177,7 +177,6 @@ class RangeObserver(nn.Module):
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
-        """Add thresholds."""
         self.thresholds |= thresholds
 
     def see(self, x: torch.Tensor) -> None:
@@ -196,7 +195,6 @@ class RangeObserver(nn.Module):
         return self.min_val, self.max_val
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
-        """Replace the range."""
         self.is_settled = 1
         self.min_val.copy_(low)
         self.max_val.copy_(high)

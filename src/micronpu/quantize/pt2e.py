@@ -85,7 +85,6 @@ class _Maker:
         self.__name__ = spec.observer  # torchao looks for "PerChannel" in it, to decide whether to pass the axis
 
     def with_args(self, **more: Any) -> _Maker:
-        """Return itself."""
         return self
 
     def __call__(self, **more: Any) -> RangeObserver | FixedObserver:
@@ -147,7 +146,6 @@ class Recorder(nn.Module):
         self.rows: list[Row] = []
 
     def watch(self, observers: Iterable[nn.Module]) -> None:
-        """Set the observers of the prepared module."""
         self._observers = tuple(dict.fromkeys(observers))
 
     def forward(self, *inputs: torch.Tensor) -> None:

@@ -251,7 +251,6 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
 
 
 def _activations(model: nn.Module) -> list[Any]:
-    """Return the fake quantizations of activations."""
     return [m for m in model.modules() if isinstance(m, FakeQuantizeBase) and m.qscheme == torch.per_tensor_affine]
 
 

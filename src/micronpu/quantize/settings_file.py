@@ -123,7 +123,6 @@ def _config(given: Mapping[str, Any], base: Mapping[str, Any], where: str) -> Qu
 
 
 def to_toml(settings: Mapping[str, Any]) -> str:
-    """Return the file of a dictionary."""
     lines = [f"{name} = {toml_text(settings[name])}" for name in _CORRECTIONS if name in settings]
     tables = [("", _DEFAULT, settings[_DEFAULT])] if _DEFAULT in settings else []
     tables += [(part, name, table) for part in _PARTS for name, table in settings.get(part, {}).items()]

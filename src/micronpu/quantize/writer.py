@@ -271,7 +271,6 @@ class GraphWriter(NodeArguments):
 
 
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Return operator and arguments of a call."""
     return overload_of(overload), tuple(map(in_torch, given))
 
 
@@ -280,7 +279,6 @@ def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def first_of(value: Any) -> Any:
-    """Return a value, or the first of several."""
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
@@ -299,7 +297,6 @@ def switch_of(rewrite: Callable[..., Any]) -> str:
 
 
 def switchable(rewrite: Function) -> Function:
-    """Make a rewrite switchable."""
     text = docstring(rewrite)
     assert text, "a rewrite's doc-string is what users read"
     _SENTENCES[switch_of(rewrite)] = " ".join(text.split("\n\n")[0].split())

@@ -60,7 +60,6 @@ class Candidate:
     def of(
         cls, target: str, activations: str, report: DelegationReport, score: float | None = None, what: str = ""
     ) -> Candidate:
-        """Return the candidate for a report."""
         head, memory = report.headline, report.memory
         left = list(dict.fromkeys(v.operator for v in report.left_over))
         known = [r.over == 0 for r in memory.regions if r.capacity is not None] if memory is not None else []

@@ -36,7 +36,6 @@ def shows(kind: type, form: Form = "terminal") -> Callable[[View], View]:
 
 
 def shown(value: Any, form: Form, *more: Any) -> Any:
-    """Return a value in a form."""
     if (type(value), form) not in _VIEWS:
         import_module(f"{__package__}.views")
     return _VIEWS[type(value), form](value, *more)

@@ -80,7 +80,6 @@ class Counts:
                 )
 
     def called(self, method: str) -> None:
-        """Record a call."""
         for rule in self._rules.get(method, ()):
             now = self._now[rule.place]
             if rule.step is None or (rule.counts and now is None):

@@ -465,7 +465,6 @@ class HostProgram:
 
     @property
     def _mode(self) -> Mode:
-        """Mode of the delegates."""
         mode = Mode.FAST if self.options.fast else Mode.REFERENCE
         return mode | (Mode.GRAPH if self.options.graph else Mode.REFERENCE)
 

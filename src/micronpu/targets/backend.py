@@ -210,7 +210,6 @@ class Backend(ABC):
         return None
 
     def firmware(self) -> Firmware:
-        """Firmware requirements of the delegate."""
         return Firmware()
 
     def kernels(self) -> KernelLibrary | None:

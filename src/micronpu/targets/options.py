@@ -175,7 +175,6 @@ Checks = tuple[tuple[str, Callable[[Any], bool]], ...]
 
 
 def name_of(node: Node) -> str:
-    """Name of an operator in reasons."""
     return node.origin.nodes[0] if node.origin.nodes else node.output.name
 
 

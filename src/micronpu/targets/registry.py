@@ -72,7 +72,6 @@ def firmware_of(backend_id: str) -> Firmware | None:
 
 
 def core_libraries() -> list[KernelLibrary]:
-    """The kernel libraries of the backends."""
     return [library for backend in BACKENDS.values() if (library := backend.kernels()) is not None]
 
 
@@ -149,7 +148,6 @@ def target_examples() -> dict[str, str]:
 
 
 def no_target() -> OptionError:
-    """The error for a missing target."""
     examples = ", ".join(f"{name} ({what})" for name, what in target_examples().items())
     return OptionError(
         "No target is given, and there is no default: a program runs only on what it was compiled for.",

@@ -85,7 +85,6 @@ def inside_nodes(
     """
 
     def given(number: int) -> tuple[Source, ...]:
-        """Return the source of an argument."""
         found = arguments[number] if 0 <= number < len(arguments) else None
         return (found,) if found is not None else ()
 

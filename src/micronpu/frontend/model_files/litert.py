@@ -88,7 +88,6 @@ class FileTensor:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Identifier, unique in the file."""
         return self.graph, self.index
 
     @property
@@ -133,11 +132,9 @@ class FileOperator:
         return f"Operator {self.position}{where} ({self.kind}, `{name}`)"
 
     def error(self, what: str, hint: str) -> ModelError:
-        """An error about this operator."""
         return ModelError(f"{self} {what}.", hint=hint)
 
     def operand(self, i: int) -> FileTensor:
-        """Return a required operand."""
         given = self.inputs[i] if i < len(self.inputs) else None
         if given is None:
             raise self.error(f"has no operand {i}", "write the model again with the converter")
@@ -148,7 +145,6 @@ class FileOperator:
         return i < len(self.inputs) and self.inputs[i] is not None
 
     def option(self, name: str, default: Any = 0) -> Any:
-        """Return a field of the options."""
         return getattr(self.options, name, default) if self.options is not None else default
 
 

@@ -51,7 +51,6 @@ def network_of(file: LiteRtFile) -> Network:
 
 
 def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
-    """Append the operators of a subgraph."""
     for operator in walk(graph):
         with reading(operator):
             if _folded(build, operator):

@@ -31,7 +31,6 @@ class _Layer(nn.Module):
 
 
 def _floats(build: LiteRtBuilder, operator: FileOperator, numbers: Sequence[int]) -> list[torch.Tensor]:
-    """Return constant operands as floats."""
     values = [build.real_constant(operator.operand(i)) for i in numbers]
     if any(value is None for value in values):
         raise operator.error("has weights that are computed at run time", "a model with constant weights")

@@ -270,7 +270,6 @@ class Network(nn.Module):
         return {state.number: values[state.written] for state in self._states.values()}
 
     def given(self, inputs: Sequence[torch.Tensor], states: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Return inputs and states by their numbers."""
         return {**dict(zip(self._inputs, inputs, strict=True)), **states}
 
     def forward(self, *inputs: torch.Tensor) -> Any:

@@ -142,7 +142,6 @@ class OnnxNode:
         return f"Node `{self.name}` ({self.kind})"
 
     def error(self, what: str, hint: str) -> UnsupportedError:
-        """An error about this node."""
         return UnsupportedError(f"{self} {what}.", hint=hint)
 
     def attribute(self, name: str) -> Any:
@@ -312,7 +311,6 @@ class OnnxBuilder(NetworkBuilder):
             self.sources.setdefault(number, []).append(FileValue(name, (name, False), (), operator, sums=sums))
 
     def value(self, node: OnnxNode | None, name: str) -> Operand:
-        """Return a value by its name."""
         if name in self.values:
             return self.values[name]
         if name in self.quantized:  # unsigned bytes, which are kept as int8

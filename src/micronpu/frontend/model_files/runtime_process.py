@@ -51,11 +51,9 @@ class RuntimeProcess:
 
     @property
     def pid(self) -> int:
-        """Return the number of the process."""
         return self._process.pid
 
     def stop(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.communicate()
 

@@ -73,7 +73,6 @@ class _Requirements:
     _dtypes: dict[Value, torch.dtype | None] = field(default_factory=dict)
 
     def found(self) -> Notes:
-        """Return the annotations."""
         self.rules = known_rules(self.values.all)
         self._read_backwards()
         for state in self.values.states:  # not clipped in calibration, as an error would persist from call to call

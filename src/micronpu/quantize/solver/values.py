@@ -161,5 +161,4 @@ class Values:
 
     @property
     def output(self) -> Value:
-        """The list of results."""
         return next(value for value in reversed(self.all) if value.is_output)

@@ -148,7 +148,6 @@ def summed(rows: Sequence[TableRow]) -> TableRow:
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:
-    """Return the cost of operations in sequence."""
     cycles = sum(c.cycles for c in costs)
     memories = {name: sum(c.memory_cycles.get(name, 0) for c in costs) for c in costs for name in c.memory_cycles}
     return Cost(

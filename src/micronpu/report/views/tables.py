@@ -187,7 +187,6 @@ def _taken(count: int | None, part: float | None) -> str:
 
 
 def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
-    """Return the names of the cells."""
     names = (candidates.metric if n == "score" else n for n in CANDIDATE_COLUMNS)
     return tuple(n for n in names if n)
 

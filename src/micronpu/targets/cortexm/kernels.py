@@ -64,7 +64,6 @@ def _is_for_helium(plan: Plan) -> bool | None:
 
 
 def _position(schema: str, name: str) -> int:
-    """Index of an argument in a schema."""
     given = [part for part in schema.partition("(")[2].partition(") ->")[0].split(",") if part.strip() != "*"]
     return next(i for i, part in enumerate(given) if part.split("=")[0].split()[-1] == name)
 

@@ -253,7 +253,6 @@ def _places(chain: Chain, x: Tensor, axis: int, factor: int) -> list[tuple[Tenso
 
 
 def _by_turns(chain: Chain, parts: list[Tensor], axis: int) -> Tensor:
-    """Interleave tensors along an axis."""
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].shape

@@ -555,7 +555,6 @@ def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Vel
 
 
 def plan_name(format: str, rewrites: bool) -> str:
-    """Name of a plan in reports."""
     return f"{'LiteRT' if format == 'litert' else 'TOSA'}{' with rewrites' if rewrites else ''}"
 
 

@@ -71,7 +71,6 @@ class Variant:
         return sum(getattr(self, f.name) != getattr(usual, f.name) for f in fields(self))
 
     def options(self, scratch: int) -> dict[tuple[str, str], str]:
-        """Vela's options."""
         found = {(_SCHEDULER, "optimize"): "Size"} if self.size else {}
         if self.arena:
             found[_SCHEDULER, "arena_size_limit"] = str(max(int(scratch * self.arena) // 16 * 16, 16))
@@ -147,7 +146,6 @@ Run = Callable[[Maker, Sequence[Variant], float], Iterator[tuple[Variant, Varian
 
 
 def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
-    """Try variants in this process."""
     for variant in variants:
         if time.monotonic() >= until:
             return

@@ -262,7 +262,6 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
 
 
 def masks_of(model: nn.Module, layers: Iterator[PrunableLayer] | list[PrunableLayer]) -> dict[str, Tensor]:
-    """The masks of layers, by tensor name."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     return {m.attribute: kept_weights(m, tensors[m.attribute]) for layer in layers for m in layer.matrices}
 
@@ -358,7 +357,6 @@ def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
 
 
 def floats(result: Any) -> list[Tensor]:
-    """The float tensors in the result of a program."""
     return [
         t if t.dim() else t.reshape(1) for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()
     ]

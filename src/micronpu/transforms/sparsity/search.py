@@ -359,7 +359,6 @@ class _SparsitySearch:
         return found
 
     def _enough(self, layers: Sequence[PrunableLayer], moments: Moments) -> list[PrunableLayer]:
-        """Layers with enough input samples."""
         found = []
         for layer in layers:
             few = [m for m in layer.matrices if moments.samples[m.attribute] < self.options.least_samples * m.columns]

@@ -60,7 +60,6 @@ class StreamCheck:
         self._parts = {}
 
     def watch(self, operation: SimulatedOperation) -> None:
-        """Record the result of an operation."""
         source = self.trace.sources[operation.index] if operation.index < len(self.trace.sources) else -1
         if source >= 0 and operation.value is not None:
             self._parts.setdefault(source, []).append(operation.value)

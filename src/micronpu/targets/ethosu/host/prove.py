@@ -59,8 +59,6 @@ Check = Callable[[Graph, Emitted, VelaProgram], Checked]
 
 
 def check_of(spec: EthosUOptions) -> Check:
-    """Return the verification for an accelerator."""
-
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
         from micronpu.targets.ethosu.faster import may_pay
         from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, is_large, macs_of

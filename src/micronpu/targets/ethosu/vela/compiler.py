@@ -219,7 +219,6 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
 
 
 def pack_program(program: VelaProgram) -> bytes:
-    """Serialize a program."""
     own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
     io = {name: [astuple(tensor) for tensor in own[name]] for name in ("inputs", "outputs")}
     record = {**own, **io, "layers": [astuple(layer) for layer in program.layers]}

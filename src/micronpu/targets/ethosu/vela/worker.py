@@ -84,7 +84,6 @@ def _io(tensors: Any) -> list[tuple[tuple[int, ...], int, int, int]]:
 
 
 def _rows(table: Any) -> list[list[str]]:
-    """The header of a table and its rows."""
     return [[str(cell) for cell in row] for row in (table.header, *table.data)]
 
 

@@ -236,7 +236,6 @@ class TransposedByPhases(RewriteOf[TransposeConv2d]):
 
 
 def _repeated(constant: Tensor, times: int) -> QParams | None:
-    """Qparams of a constant with repeated channels."""
     qparams = constant.type.qparams
     if qparams is None or qparams.is_per_tensor:
         return qparams
