@@ -55,7 +55,7 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
             what, hint = f"on the device {tensor.device}", "model.cpu() and tensor.cpu(), to compile it on the CPU"
         if what:
             raise ModelError(f"Example input {position} is {what}, which no program takes.", hint=hint)
-    return tuple(in_order(t) for t in examples)
+    return tuple(in_order(t.resolve_neg()) for t in examples)
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:

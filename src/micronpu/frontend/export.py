@@ -208,7 +208,7 @@ def _is_of_user(file: str) -> bool:
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
     """Return example inputs as a tuple of tensors; NumPy arrays become tensors, those of float64 of float32."""
     is_several = isinstance(example_inputs, (tuple, list))
-    values = [_from_numpy(value) for value in (example_inputs if is_several else (example_inputs,))]
+    values = [from_numpy(value) for value in (example_inputs if is_several else (example_inputs,))]
     if not values or not all(isinstance(v, torch.Tensor) for v in values):
         kinds = ", ".join(type(v).__name__ for v in values) or "nothing"
         kind = f"a {type(example_inputs).__name__} of {kinds}" if is_several else f"of type {kinds}"
@@ -228,8 +228,10 @@ def _apart_in_memory(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ..
     return tuple(found)
 
 
-def _from_numpy(value: Any) -> Any:
+def from_numpy(value: Any) -> Any:
+    """Return a NumPy array as a tensor, of float32 in place of float64; unchanged what torch has no dtype for."""
     is_known = isinstance(value, np.ndarray) and hasattr(torch, value.dtype.name)
+    # Copied where torch cannot share the memory: foreign byte order, negative strides, read-only.
     tensor = torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"])) if is_known else value
     return tensor.float() if is_known and tensor.dtype == torch.float64 else tensor
 

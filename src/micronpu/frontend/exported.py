@@ -27,7 +27,7 @@ from micronpu.frontend.functional import (
 )
 from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called, reveal_functions
-from micronpu.frontend.tensors import States, add_constant, copied, lift, states_of
+from micronpu.frontend.tensors import States, add_constant, copied, lift, resolve_negative_bits, states_of
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 
@@ -108,8 +108,6 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     """
     if isinstance(model, GraphModule) and not is_float(model):
         raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
-    if not isinstance(model, (nn.Module, ExportedProgram)):
-        export(model, examples)  # raises with the reason
     try:
         module = copied(export_for_training(model, examples))
     except SystemExit as error:
@@ -171,6 +169,7 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
             program, converted = convert_to_float32(program) if convert_floats else (program, ())
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
+        resolve_negative_bits(module)
         remove_empty_tensors(module)
         CONVERTED.say(module, converted)
         return module
@@ -211,6 +210,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     model = copied(quantized)
     set_training(model, False)
     reveal_functions(model)
+    resolve_negative_bits(model)
     try:
         _specialize(model, *examples)
     except MicroNpuError:

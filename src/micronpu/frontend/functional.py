@@ -208,15 +208,13 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     return with_graph(program, module, renamed=converted, examples=examples), found  # `input` is now `input_1`
 
 
-def in_float32_in_place(module: GraphModule) -> tuple[str, ...]:
-    """Convert an exported module like `convert_to_float32`, in place; return the names of the dtypes that it had."""
-    found = _other_dtypes(module.graph.nodes)
-    if found:
+def in_float32_in_place(module: GraphModule) -> None:
+    """Convert an exported module like `convert_to_float32`, in place."""
+    if _other_dtypes(module.graph.nodes):
         for node in module.graph.find_nodes(op="get_attr"):
             if not _is_qparam(node):
                 set_attribute(module, node, in_float32(read(module, node)))
         _convert(module)
-    return found
 
 
 def _other_dtypes(nodes: Iterable[Node]) -> tuple[str, ...]:

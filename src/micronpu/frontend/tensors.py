@@ -26,7 +26,7 @@ from torch.fx.graph import CodeGen
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
-from micronpu.frontend.program import calls_into, overload_name
+from micronpu.frontend.program import calls_into, overload_name, overload_of
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE
 from micronpu.upstream.torch import codegen_of, tree_leaves
@@ -214,6 +214,17 @@ def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
     owner = model.get_submodule(path)
     old = getattr(owner, name)
     setattr(owner, name, nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value)
+
+
+def resolve_negative_bits(module: GraphModule) -> None:
+    """Replace views that are marked as negated by tensors that are, in place: others read their memory as it is."""
+    for part in (p for p in module.modules() if isinstance(p, GraphModule)):
+        for node in part.graph.nodes:
+            if overload_name(node) == "_neg_view.default":
+                node.target = overload_of("neg.default")
+            elif (value := attribute(part, node)) is not None and value.is_neg():
+                set_attribute(part, node, value.detach().resolve_neg())
+        part.recompile()
 
 
 KEY = "micronpu_states"

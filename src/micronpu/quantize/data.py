@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import all_finite
+from micronpu.frontend.export import from_numpy
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.functional import in_float32, writes_what_others_see
 from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, origin_of
@@ -187,7 +188,7 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
 
 def _tensor(where: str, value: Any) -> torch.Tensor:
     """Return a user's value as a dense tensor on the CPU."""
-    tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
+    tensor = from_numpy(value)
     if not isinstance(tensor, torch.Tensor):
         kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise ModelError(
@@ -199,7 +200,7 @@ def _tensor(where: str, value: Any) -> torch.Tensor:
             f"{where} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no range can be learnt.",
             hint="dense tensors on the CPU",
         )
-    return tensor
+    return tensor.resolve_neg()
 
 
 def _rows(item: Row, examples: Sequence[torch.Tensor]) -> list[Row]:
@@ -218,16 +219,6 @@ def _rows(item: Row, examples: Sequence[torch.Tensor]) -> list[Row]:
         tuple(t if t.shape == e.shape else t[i : i + 1] for t, e in zip(item, examples, strict=True))
         for i in range(count)
     ]
-
-
-def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
-    """Return the array as a tensor; None if torch has no such dtype."""
-    # Copy if torch cannot share the memory: foreign byte order, negative strides, read-only.
-    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
-    try:
-        return torch.from_numpy(native)
-    except TypeError:
-        return None
 
 
 def check_stateless(states: States) -> None:

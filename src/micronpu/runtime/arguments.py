@@ -61,6 +61,7 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
         and given.dtype is getattr(torch, wanted.dtype, None)
         and given.device.type == "cpu"
         and not given.requires_grad
+        and not given.is_neg()
     ):
         return given  # fast path: a microsecond instead of ten
     signature = signature_of(wanted)
@@ -83,7 +84,7 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
         what = f"{where} has another memory layout than the program, which was compiled for {described}."
         raise ModelError(what, hint=hint)
     # The runtime reads memory in the program's order of axes and does not rearrange its inputs.
-    physical = given.detach().permute(order).contiguous()
+    physical = given.detach().resolve_neg().permute(order).contiguous()
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return physical.permute(inverse)
 

@@ -57,6 +57,18 @@ class Casts(Net):
         return torch.tanh(self.conv(x).double()).sum((2, 3), dtype=torch.float64).half()
 
 
+class Negated(nn.Module):
+    """Views that hold the opposite of what is in memory, as the imaginary part of a conjugate is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.complex(torch.ones(4), torch.arange(1.0, 5.0)).conj().imag)
+        self.weight = nn.Parameter(torch._neg_view(torch.ones(4)), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch._neg_view(x) * self.factor + self.weight
+
+
 def results(module: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         result = module(*inputs)
@@ -117,3 +129,13 @@ def test_an_input_with_the_name_of_a_function_of_python():
     """Copies of a graph call `input`, as layers of torch name theirs, `input_1`."""
     program = exported(nn.Linear(8, 4).double().eval(), torch.randn(1, 8, dtype=torch.double))
     assert program.examples[0].dtype is torch.float32
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700", "cortex-m55"])
+def test_negated_views_are_read_by_their_values(target):
+    model, rows = Negated().eval(), [torch._neg_view(torch.rand(1, 4)) for _ in range(8)]
+    assert model.factor.is_neg() and rows[0].is_neg()
+    program = micronpu.compile(model, rows[0], target, calibration=rows)
+    torch.testing.assert_close(program.run(rows[1]), model(rows[1]), rtol=0, atol=0.05)
+    torch.testing.assert_close(program.run(rows[1].resolve_neg()), model(rows[1]), rtol=0, atol=0.05)
+    assert model.factor.is_neg()  # the user's model stays as it is
