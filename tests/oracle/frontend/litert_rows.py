@@ -29,7 +29,7 @@ class Row:
     results: tuple[Tensor, ...]
     options: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
-    states: tuple[tuple[int, ...], ...] = ()
+    states: tuple[Tensor, ...] = ()
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -48,8 +48,8 @@ class Row:
                 numbers.append(-1)
             else:
                 numbers.append(file.constant(*(operand if isinstance(operand, tuple) else (operand,))))
-        for shape in self.states:
-            numbers.append(file.tensor(shape))
+        for t in self.states:
+            numbers.append(file.tensor(t.shape, t.dtype, t.scale, t.zero))
             file.graph.tensors[numbers[-1]].isVariable = True
         outputs = [file.tensor(t.shape, t.dtype, t.scale, t.zero) for t in self.results]
         file.add(self.kind, numbers, outputs, self.options, **self.fields)
@@ -333,14 +333,18 @@ def recurrent() -> Rows:
         bias = [floats(units, seed=i + 8) for i in range(4)]
         operands = (x, *gates, None, None, None, *bias, None, None)
         lstm = ("UnidirectionalSequenceLSTMOptions", {"fusedActivationFunction": 4})
-        yield Row("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, made, *lstm, states=((batch, units), (batch, units)))
+        yield Row("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, made, *lstm, states=(f((batch, units)),) * 2)
         operands = (x, gates[0], gates[4], bias[0])
         rnn = ("SequenceRNNOptions", {"fusedActivationFunction": 4})
-        yield Row("UNIDIRECTIONAL_SEQUENCE_RNN", operands, made, *rnn, states=((batch, units),))
+        yield Row("UNIDIRECTIONAL_SEQUENCE_RNN", operands, made, *rnn, states=(f((batch, units)),))
         for rank in (1, 2):
             operands = (f((batch, given)), floats(units * rank, given), floats(units * rank, steps), floats(units))
-            fields = {"rank": rank, "fusedActivationFunction": 1}
-            yield Row("SVDF", operands, (f((batch, units)),), "SVDFOptions", fields, ((batch, units * rank * steps),))
+            fields, kept = {"rank": rank, "fusedActivationFunction": 1}, (batch, units * rank * steps)
+            yield Row("SVDF", operands, (f((batch, units)),), "SVDFOptions", fields, (f(kept),))
+            first, second = (bytes_of(units * rank, n, seed=n) for n in (given, steps))
+            weights = ((first, 0.02), (second.astype(np.int16), 1e-4), (1000000 * ints(*range(units)), 2e-7))
+            made, memory = (q((batch, units), 0.02, -128),), (q(kept, 2e-3, 0, "int16"),)
+            yield Row("SVDF", (q((batch, given)), *weights), made, "SVDFOptions", fields, memory)
 
 
 PARTS: Sequence[Callable[[], Rows]] = (elementwise, windows, reductions, movement, recurrent)

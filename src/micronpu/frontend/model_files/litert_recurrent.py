@@ -11,7 +11,7 @@ from torch import nn
 from micronpu.frontend.model_files.budget import Cost
 from micronpu.frontend.model_files.litert import FileOperator, LiteRtBuilder, activation_of
 from micronpu.frontend.model_files.litert_operators import lowering
-from micronpu.frontend.model_files.network import Function, Operand, tensor
+from micronpu.frontend.model_files.network import Operand, tensor
 
 _NONLINEAR = {1: "relu", 4: "tanh"}
 """Names in PyTorch of LiteRT's fused activations."""
@@ -45,23 +45,16 @@ def _check(operator: FileOperator, unread: Sequence[int], what: str) -> None:
         raise operator.error(f"has {what}", "the model in PyTorch")
 
 
-def _append(
-    build: LiteRtBuilder,
-    operator: FileOperator,
-    function: Function,
-    states: Sequence[int],
-    constants: Sequence[torch.Tensor] = (),
-) -> None:
+def _append(build: LiteRtBuilder, operator: FileOperator, layer: _Layer, states: Sequence[int]) -> None:
     """Append an operator whose results are its output and the new values of its states, which begin with 0."""
-    if isinstance(function, _Layer):
-        steps = operator.operand(0).shape[1 if function.layer.batch_first else 0]
-        build.budget.spend(Cost.OPERATORS, steps, str(operator))
+    steps = operator.operand(0).shape[1 if layer.layer.batch_first else 0]
+    build.budget.spend(Cost.OPERATORS, steps, str(operator))
     made, kept = operator.outputs[0], []
     for i in states:
         given = operator.operand(i)
         kept.append(build.state(given.name, torch.zeros(given.shape)))
-    operands: list[Operand] = [build.read(operator, 0), *(state.number for state in kept), *constants]
-    number, *after = build.add(made.name, function, operands, [None] * (1 + len(kept)))
+    operands: list[Operand] = [build.read(operator, 0), *(state.number for state in kept)]
+    number, *after = build.add(made.name, layer, operands, [None] * (1 + len(kept)))
     build.define(made, number, None, operator=operator)
     for state, new in zip(kept, after, strict=True):
         state.written = new
@@ -104,16 +97,23 @@ def _with(layer: Any, given: torch.Tensor, recurrent: torch.Tensor, bias: torch.
 @lowering("SVDF")
 def _svdf(build: LiteRtBuilder, operator: FileOperator) -> None:
     """Append the weighted sums over the last steps of each feature, added for the features of each unit."""
-    _check(operator, (), "")
-    features, times = _floats(build, operator, (1, 2))
+    made, last = operator.outputs[0], operator.operand(4)
     rank, fused = int(operator.option("rank", 1)), activation_of(operator)
-    (filters, steps), units = times.shape, len(times) // rank
-    (bias,) = _floats(build, operator, (3,)) if operator.has(3) else [torch.zeros(units)]
+    (filters, steps), units = operator.operand(2).shape, operator.operand(2).shape[0] // rank
+    bias = build.read(operator, 3) if operator.has(3) else torch.zeros(units)
 
-    def whole(x: torch.Tensor, state: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> Any:
-        new = torch.matmul(x, w.t()).unsqueeze(-1)
-        kept = torch.cat([state.reshape(-1, filters, steps)[:, :, 1:], new], -1)
-        made = (kept * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
-        return made if fused is None else fused(made), kept.reshape(-1, filters * steps)
+    def weighted(kept: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> Any:
+        sums = (kept * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
+        return sums if fused is None else fused(sums)
 
-    _append(build, operator, whole, (4,), (features, times, bias))
+    def moved(kept: torch.Tensor, new: torch.Tensor) -> Any:
+        return torch.cat([kept.reshape(-1, filters, steps)[:, :, 1:], new.unsqueeze(-1)], -1)
+
+    state = build.state(last.name, torch.zeros(last.shape))
+    (before,) = build.add(last.name, lambda x: x, [state.number], [last.rounding])
+    features = [build.read(operator, 0), build.read(operator, 1)]
+    (new,) = build.add(f"{made.name}_features", nn.functional.linear, features, [last.rounding])
+    (kept,) = build.add(f"{made.name}_steps", moved, [before, new], [last.rounding])
+    (state.written,) = build.add(last.name, lambda x: x.reshape(last.shape), [kept], [last.rounding])
+    (number,) = build.add(made.name, weighted, [kept, build.read(operator, 2), bias], [made.rounding])
+    build.define(made, number, made.rounding, operator=operator)
