@@ -174,7 +174,7 @@ def check_module(model: Any) -> None:
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
         hint = "pass the module itself, compile(Net().eval(), (x,), ...), or the path of a file .tflite or .onnx"
         if path.endswith(".pt2"):
-            hint = "torch.export.load(path) if you trust the file; `micronpu compile` executes nothing of it"
+            hint = "torch.export.load(path) if you trust the file; `micronpu compile` does not execute it"
         elif path.endswith((".pt", ".pth", ".ckpt")):
             hint = "model = Net(); model.load_state_dict(torch.load(path)); compile(model.eval(), ...)"
         raise ModelError(

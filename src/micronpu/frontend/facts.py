@@ -53,7 +53,7 @@ class Fact(Generic[Value]):
 
 # Facts about nodes of a float program.
 SEARCHED: Fact[bool] = Fact("micronpu_searched", False)
-"""On an operator: the search for precision left it in float."""
+"""True for an operator that the search for precision left in float."""
 SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 """The user's setting for the operator, or None for float, as a tuple of one."""
 IN_FLOAT: Fact[bool] = Fact("micronpu_in_float", False)

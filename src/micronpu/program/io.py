@@ -199,7 +199,7 @@ class ProgramIO:
 
     @property
     def meaning(self) -> str:
-        """Formula of the number that an integer stands for; "" if it is the number itself, or not recorded."""
+        """Formula of the number that an integer represents; "" if it is the number itself, or not recorded."""
         return "" if self.scale is None else f"{self.scale:.9g} * (q - {self.zero_point})"
 
     def flat(self, array: Array) -> Array:

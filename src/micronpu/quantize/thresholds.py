@@ -152,6 +152,6 @@ AS_NEAR = 2e-9  # Difference up to which distances of thresholds count as equal 
 BINS = 2048  # Bins of a histogram [bins; torchao's observer]
 SAME_VALUES = 1e-5  # Relative difference up to which results are the same [ratio; float32 sums in another order]
 SAME_WEIGHTS = 1e-9  # Weights of far values that are almost zero [share of the largest result; not measured]
-SATURATING = 1e9  # Finite number that stands for infinity in a pad [value; beyond any range, calculated]
+SATURATING = 1e9  # Finite number that represents infinity in a pad [value; beyond any range, calculated]
 NO_GAIN = 1e-12  # Relative gain of another rounding that is one of float64's rounding [ratio; calculated]
 SAMPLE_PART, RECORDING_PART = 8, 4  # One of how many is held out [samples; not measured]

@@ -297,7 +297,7 @@ class PrecisionPrice:
 
     Attributes:
         cycles: of the NPU and the core, at the clock of the first.
-        milliseconds: None if the clock is unknown; of a core with an unknown clock at that of the NPU.
+        milliseconds: None if the clock is unknown; at the NPU's clock for a core with an unknown one.
         operators: cycles by the name of a node of the quantized module.
         bytes: of the file; 0 before it is written.
         in_float: number of operators that the core computes in float.

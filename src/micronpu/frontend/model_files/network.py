@@ -79,7 +79,7 @@ class FileValue:
         key: identifies it for the runtime.
         axes: the file's axes in the order of the network's value; () if they are the same.
         operator: kind of the operator that computes it, and its position.
-        slack: LSB by which the runtime's integer kernel may be farther from the real result than by its rounding.
+        slack: LSB by which the runtime's integer kernel may be further from the real result than by its rounding.
         sums: True for sums of products, whose rounding depends on the size of the operands.
         rounds: how an integer tensor is rounded from the operand of its step; None for others.
         hybrid: True for a float operator with integer weights, whose kernel rounds its operand to int8 in each call.
@@ -180,7 +180,7 @@ class Network(nn.Module):
         file_facts: names, labels and normalization of the file.
         names: the file's name for the result of each child module, by the name of the child.
         outputs: numbers of the outputs.
-        sources: tensors of the file that a number stands for.
+        sources: tensors of the file that a number represents.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class NetworkBuilder:
     Attributes:
         meta: every tensor as a value without data, with its shape and dtype.
         budget: what reading the file has cost so far.
-        sources: tensors of the file that a number stands for.
+        sources: tensors of the file that a number represents.
     """
 
     def __init__(self) -> None:

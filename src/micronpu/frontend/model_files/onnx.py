@@ -81,7 +81,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
 
 
 def _note_sources(builder: OnnxBuilder, nodes: Sequence[Any]) -> None:
-    """Note which tensors of the file the numbers of the network stand for."""
+    """Note which tensors of the file the numbers of the network represent."""
     for i, node in enumerate(nodes):
         for k, name in enumerate(node.output):
             if name and name not in builder.inexact and not _has_ties(builder, node, k):

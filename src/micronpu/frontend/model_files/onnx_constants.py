@@ -19,7 +19,7 @@ _HALF_BYTES = ("INT4", "UINT4", "FLOAT4E2M1")
 
 
 def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tensor:
-    """Return a `TensorProto`, wherever it stands in the file, as a tensor; floats as float32.
+    """Return a `TensorProto`, anywhere in the file, as a tensor; floats as float32.
 
     Args:
         name: of the constant or of its node, for messages.
@@ -48,7 +48,7 @@ def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tens
 
 
 def with_data(message: Any, path: Path, budget: Budget) -> None:
-    """Put the external data of all constants, wherever they stand in a message of ONNX, into the message.
+    """Put the external data of all constants, anywhere in a message of ONNX, into the message.
 
     Raises:
         ModelError: the data is in a file that is not read, see `constant_of`.

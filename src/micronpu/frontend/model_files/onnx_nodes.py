@@ -1,7 +1,7 @@
 """Nodes of ONNX files, and the builder of a network from them.
 
 A lowering reads a node by its accessors, which record what was read. An attribute or an operand that it leaves out ends
-in an error, unless it is the schema's default: nothing of a node is ignored.
+in an error, unless it is the schema's default: no part of a node is ignored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _listed(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Qparams:
-    """How QuantizeLinear rounds an activation: an int8 or int16 tensor, which may stand for unsigned bytes.
+    """How QuantizeLinear rounds an activation: an int8 or int16 tensor, which may represent unsigned bytes.
 
     Attributes:
         rounding: of the int8 or int16 tensor.
@@ -101,13 +101,13 @@ class Qparams:
         return self.rounding.scale, self.rounding.zero_point + BYTE_SHIFT, 0, 255, torch.uint8
 
     def bytes_of(self, integers: torch.Tensor) -> torch.Tensor:
-        """Return the uint8 tensor that an int8 tensor stands for."""
+        """Return the uint8 tensor that an int8 tensor represents."""
         real = self.rounding.dequantize(integers)
         made: torch.Tensor = torch.ops.quantized_decomposed.quantize_per_tensor.default(real, *self._of_bytes)
         return made
 
     def from_bytes(self, data: torch.Tensor) -> torch.Tensor:
-        """Return the int8 tensor that stands for a uint8 tensor."""
+        """Return the int8 tensor that represents a uint8 tensor."""
         return self.integers(torch.ops.quantized_decomposed.dequantize_per_tensor.default(data, *self._of_bytes))
 
 

@@ -159,7 +159,7 @@ class _Comparison:
         operands: Sequence[torch.Tensor] = (),
         unstable: Callable[[], torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Compare a value with each tensor of the file that it stands for; return the runtime's, or else the value."""
+        """Compare a value with each tensor of the file that it represents; return the runtime's, or else the value."""
         found: torch.Tensor | None = None
         for tensor in self.network.sources.get(number, ()):
             if (theirs := self._theirs(tensor)) is None:

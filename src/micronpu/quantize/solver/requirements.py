@@ -51,7 +51,7 @@ class _Requirements:
     """Arguments of `requirements`, and what is found so far, each once per value in the order of the program.
 
     A model may have thousands of successive operators, and values that are read several times: nothing here is
-    recursive, and nothing looks farther than at the operands or readers of a value.
+    recursive, and nothing looks further than at the operands or readers of a value.
 
     Attributes:
         rules: see `known_rules`.

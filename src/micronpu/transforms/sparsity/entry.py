@@ -87,14 +87,14 @@ class Compressed:
     Attributes:
         model: the float network with weights rounded to the chosen bit width.
         bits: of the weights.
-        grids: results by bit width; the first is the original network.
+        widths: results by bit width; the first is the original network.
         note: one sentence with the figures.
         corrections: quantization corrections chosen for these weights.
     """
 
     model: GraphModule
     bits: int
-    grids: tuple[WidthResult, ...]
+    widths: tuple[WidthResult, ...]
     note: str
     corrections: tuple[str, ...] = ()
 
@@ -145,25 +145,25 @@ def compressed(
     with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        grids = [result_of(8)]
-        if not grids[0].bytes:
+        widths = [result_of(8)]
+        if not widths[0].bytes:
             note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
-            return Compressed(model, 8, tuple(grids), note)
+            return Compressed(model, 8, tuple(widths), note)
         wide = learner(model, seen)
         moments = Moments(wide, layers, len(seen)).collect(batches(wide, [as_learner(wide, row) for row in seen]))
-        chosen, state = grids[0], before
+        chosen, state = widths[0], before
         for number, bits in enumerate(BITS):
             model.load_state_dict(before)
             round_weights(model, layers, moments, bits)
-            grids.append(result_of(bits))
+            widths.append(result_of(bits))
             progress((number + 1) / len(BITS))
-            if grids[-1].agreement < grids[0].agreement - most:
+            if widths[-1].agreement < widths[0].agreement - most:
                 break
-            if grids[-1].bytes < chosen.bytes:
+            if widths[-1].bytes < chosen.bytes:
                 state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-                chosen = grids[-1]
+                chosen = widths[-1]
         model.load_state_dict(state)
-    return Compressed(model, chosen.bits, tuple(grids), _note(grids, chosen, len(kept)), chosen.corrections)
+    return Compressed(model, chosen.bits, tuple(widths), _note(widths, chosen, len(kept)), chosen.corrections)
 
 
 def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
@@ -186,9 +186,9 @@ def round_weights(model: GraphModule, layers: Sequence[PrunableLayer], moments: 
                 weight.copy_(m.weights(pruned(rows, moment, m.groups, damping=_DAMPING, mask=stays, bits=bits)))
 
 
-def _note(grids: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
-    first = grids[0]
-    tried = "; ".join(str(result_of) for result_of in grids)
+def _note(widths: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
+    first = widths[0]
+    tried = "; ".join(str(result_of) for result_of in widths)
     if chosen is first:
         return f"Weights keep their eight bits; fewer cost more than `compress` allows, on {rows} inputs: {tried}."
     return (
