@@ -37,6 +37,10 @@ _contexts = 0
 """Number of contexts that threads are in."""
 _lists: dict[int, Any] = {}
 """Lists of filters that have ours: `warnings.filters`, and those that `catch_warnings` is going to restore."""
+_seen: list[Any] = []
+"""Loggers of the process, of which there are hundreds, when those of the packages were last looked for among them."""
+_loggers: list[logging.Logger] = []
+"""The root logger and those of the packages."""
 
 
 def own_process() -> None:
@@ -84,9 +88,13 @@ def _count(step: int) -> None:
         while not _contexts and _lists:
             filters = _lists.popitem()[1]
             filters[:] = [each for each in filters if each is not _FILTER]
-        for name, logger in (("", logging.root), *logging.root.manager.loggerDict.items()):
-            if isinstance(logger, logging.Logger) and (not name or name.partition(".")[0] in _PACKAGES):
-                (logger.addFilter if _contexts else logger.removeFilter)(_is_shown)  # no effect if it is there already
+        # A placeholder may have become a logger, so their number is not enough.
+        if (there := [*logging.root.manager.loggerDict.values()]) != _seen:
+            loggers = [each for each in there if isinstance(each, logging.Logger)]
+            ours = [each for each in loggers if each.name.partition(".")[0] in _PACKAGES]
+            _seen[:], _loggers[:] = there, [logging.root, *ours]
+        for logger in _loggers:
+            (logger.addFilter if _contexts else logger.removeFilter)(_is_shown)  # no effect if it is there already
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
