@@ -1,7 +1,8 @@
 """Shows what the tests cost: the CPU seconds of each folder, the slowest tests, and how often they compile.
 
 `make test` prints it.  CPU seconds, those of child processes included, depend little on what else the machine does; the
-number of compilations and of exports depends on nothing but the tests, so that a run of all of them holds it.
+number of compilations and of exports depends on the tests and hardly on anything else, so that a run of all of them
+fails above `MOST`: who adds tests shares a program with others, or says in a commit why there are to be more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ SLOWEST = 20
 """Tests that are listed."""
 MANY = 1000
 """Tests of a run, below which only the sum is printed."""
+MOST = {"compilations": 1800, "exports": 5300}
+"""How often the tests of `make test` may do what they take most of their time for.
+
+Two runs of the same tests were 8 and 5 apart: each worker makes the fixtures of a module whose tests it has some of.
+"""
+WORKERS = 2
+"""Test processes that the limits are for."""
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -110,11 +118,28 @@ class Costs:
         """Note what the imports and the collection took."""
         self.before = cpu_seconds()
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """Send what a worker took before its tests."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send what a worker took before its tests; where all have run, fail if they did more than they may."""
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["collection"] = self.before
+        elif session.exitstatus == pytest.ExitCode.OK and self.too_many():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def total(self) -> Counter[str]:
+        """Return what all folders took."""
+        return sum(self.of_folder.values(), Counter[str]())
+
+    def too_many(self) -> list[str]:
+        """Return a sentence for each count of `make test` that is above its limit; nothing for a part of the tests."""
+        option = self.config.getoption
+        of_all = self.config.args_source is not pytest.Config.ArgsSource.ARGS and not option("keyword")
+        if not of_all or option("markexpr") != "not slow" or (option("numprocesses", None) or 0) > WORKERS:
+            return []
+        found = self.total()
+        return [
+            f"{found[what]} {what}, of which there may be {most}" for what, most in MOST.items() if found[what] > most
+        ]
 
     def pytest_testnodedown(self, node: Any) -> None:
         """Add what a worker took before its tests."""
@@ -126,7 +151,7 @@ class Costs:
         terminalreporter.section("CPU seconds")
         columns = ("seconds", "tests", "compilations", "exports")
         rows = sorted(self.of_folder.items(), key=lambda row: -row[1]["seconds"])
-        total = sum((costs for _, costs in rows), Counter[str]())
+        total = self.total()
         is_long = total["tests"] >= MANY
         for name, costs in [*(rows if is_long else ()), ("in all", total)]:
             write(f"{costs['seconds']:8.1f}" + "".join(f"{costs[c]:6} {c}" for c in columns[1:]) + f"  {name}")
@@ -134,3 +159,5 @@ class Costs:
             return
         for test, seconds in sorted(self.of_test.items(), key=lambda row: -row[1])[:SLOWEST]:
             write(f"{seconds:8.1f}  {test}")
+        for sentence in self.too_many():
+            write(f"FAILED: {sentence}: tests/costs.py", red=True)

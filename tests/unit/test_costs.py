@@ -6,10 +6,11 @@ import importlib
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import pytest
-from tests.costs import AfterImport, Costs
+from tests.costs import MOST, AfterImport, Costs
 
 
 @pytest.fixture
@@ -41,6 +42,37 @@ def test_calls_are_counted_for_the_test_that_makes_them(module: str, pytestconfi
     found = importlib.import_module(module)
     assert [found.double(x) for x in (1, 2)] == [2, 4]
     assert costs.counted == Counter(compilations=2)
+
+
+ALL = {"keyword": "", "markexpr": "not slow"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "count", "fails"),
+    [
+        ({}, "TESTPATHS", 1, True),
+        ({}, "TESTPATHS", 0, False),
+        ({}, "ARGS", 1, False),
+        ({"keyword": "pooling"}, "TESTPATHS", 1, False),
+        ({"markexpr": ""}, "TESTPATHS", 1, False),
+        ({"numprocesses": 8}, "TESTPATHS", 1, False),
+    ],
+)
+@pytest.mark.parametrize("what", MOST)
+def test_all_tests_together_compile_no_more_than_they_may(
+    what: str, changed: dict[str, object], source: str, count: int, fails: bool
+) -> None:
+    """Above the limit by one, of two folders, the run fails and says which count it is; a part of the tests never."""
+    asked: dict[str, object] = {**ALL, **changed}
+    source_of = pytest.Config.ArgsSource[source]
+    costs = Costs(cast("pytest.Config", SimpleNamespace(args_source=source_of, getoption=asked.get)))
+    for folder, counted in (("a", MOST[what]), ("b", count)):
+        report = SimpleNamespace(costs={what: counted}, nodeid=f"tests/{folder}/test_x.py::test", when="call")
+        costs.pytest_runtest_logreport(cast("pytest.TestReport", report))
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    costs.pytest_sessionfinish(cast("pytest.Session", session))
+    assert session.exitstatus == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)
+    assert [sentence.split()[1].strip(",") for sentence in costs.too_many()] == [what] * fails
 
 
 def test_a_test_compiles_with_int8_whatever_was_imported_before() -> None:
