@@ -14,6 +14,7 @@ of the activations between the two layers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,7 +160,8 @@ class _Statistics:
     """Mean and second moments of the operand values that are multiplied with an output channel's weights.
 
     Attributes:
-        moments: [groups, K, K] sums of products, K weights of an output channel; None if not needed.
+        moments: [groups, K, K] sums of products, K weights of an output channel, above and in blocks at the diagonal;
+            None if not needed.
     """
 
     def __init__(self, layer: Node, shape: Sequence[int], with_moments: bool) -> None:
@@ -186,8 +188,12 @@ class _Statistics:
             return
         every = max(1, patches.shape[1] // at.MOST_POSITIONS)
         some = patches[:, every // 2 :: every]
-        products = some.transpose(1, 2) @ some * (patches.shape[1] / some.shape[1])
-        self.moments = products if self.moments is None else self.moments + products
+        turned, each = some.transpose(1, 2), patches.shape[1] / some.shape[1]
+        if self.moments is None:
+            self.moments = some.new_zeros(len(some), some.shape[2], some.shape[2])
+        for i in range(0, some.shape[2], at.MOMENTS_AT_ONCE):  # the products below the diagonal are the same
+            j = i + at.MOMENTS_AT_ONCE
+            self.moments[:, i:j, i:].baddbmm_(turned[:, i:j], some[:, :, i:], alpha=each)
 
     def _patches(self, x: torch.Tensor) -> torch.Tensor:
         """Return the values that each output position multiplies with weights."""
@@ -231,7 +237,7 @@ class _Statistics:
         steps = scale.expand_as(weight).reshape(groups, -1, self.moments.shape[1])
         rows = weight.reshape(groups, -1, self.moments.shape[1])
         found = [
-            adaptive_rounding(row, step[:, :1], moments / self._rows, most, self._rows)
+            adaptive_rounding(row, step[:, :1], (moments.triu() + moments.triu(1).T) / self._rows, most, self._rows)
             for row, step, moments in zip(rows, steps, self.moments, strict=True)
         ]
         result = torch.stack(found).reshape(weight.shape)
@@ -284,24 +290,27 @@ def adaptive_rounding(
     ratio = weights / step
     low = torch.floor(ratio).clamp(-most, most - 1)
     current = torch.round(ratio).clamp(-most, most)
+    active = torch.arange(len(weights))
     error = current * step - weights
     slope = error @ moments
-    # A zero may belong to a sparsity pattern of the NPU, which another weight would break.
-    stays = (ratio.abs() > most) | (weights == 0)
-    active = torch.arange(len(weights))
+    # The distance of the other neighbour of each weight, and what a move costs wherever the slope is 0.  A zero may
+    # belong to a sparsity pattern of the NPU, which another weight would break.
+    move = torch.where(current > low, -1.0, 1.0) * step
+    costs = (move * move * diagonal).masked_fill((ratio.abs() > most) | (weights == 0), math.inf)
     for _ in range(2 * size):
-        # The other neighbour of each weight, its distance, and the change of the error.
-        move = torch.where(current[active] > low[active], -1.0, 1.0) * step[active]
-        change = 2 * move * slope[active] + move * move * diagonal
-        gain, place = change.masked_fill(stays[active], 0.0).min(1)
-        going = gain < -at.NO_GAIN * (1e-30 + (error[active] * slope[active]).sum(1).abs())
-        if not bool(going.any()):
-            break
-        active, place = active[going], place[going]
-        moved = move[going].gather(1, place[:, None])
+        gain, place = torch.addcmul(costs, move, slope, value=2).min(1)
+        going = gain < -at.NO_GAIN * (1e-30 + torch.linalg.vecdot(error, slope).abs())
+        if not bool(going.all()):
+            if not bool(going.any()):
+                break
+            active, place, move, costs = active[going], place[going], move[going], costs[going]
+            error, slope = error[going], slope[going]
+        places = place[:, None]
+        moved = move.gather(1, places)
         current[active, place] += torch.sign(moved[:, 0])
-        error[active, place] += moved[:, 0]
-        slope[active] += moved * moments[place]
+        error.scatter_add_(1, places, moved)
+        move.scatter_(1, places, -moved)
+        slope.addcmul_(moved, moments[place])
     return (current * step).float()
 
 
