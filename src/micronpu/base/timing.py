@@ -78,7 +78,6 @@ class Times:
         self.step = ""
 
     def add(self, step: str, name: str, seconds: float) -> None:
-        """Add a call of a part."""
         calls, before = self._found.get((step, name), (0, 0.0))
         self._found[step, name] = (calls + 1, before + seconds)
 

@@ -158,7 +158,6 @@ class ZephyrBoard:
 
     @property
     def file(self) -> str:
-        """Name of its files in a folder `boards`."""
         return self.name.replace("/", "_")
 
 

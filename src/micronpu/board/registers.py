@@ -127,7 +127,6 @@ class RegisterFile:
         self.reset()
 
     def reset(self) -> None:
-        """Set all registers to their reset values."""
         self._words = {}
         for register in self.generation.registers.values():
             for number in range(register.count):

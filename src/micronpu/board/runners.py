@@ -119,7 +119,6 @@ class Package:
 
 @functools.cache
 def package() -> Package:
-    """Return the package from the table."""
     text = resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
     return decode(Package, parse_toml(text))
 

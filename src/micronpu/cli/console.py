@@ -307,7 +307,6 @@ def _has_no_room(error: OSError) -> bool:
 
 
 def _check_current_folder() -> None:
-    """Check that the current folder exists."""
     try:
         os.getcwd()
     except OSError as error:

@@ -183,7 +183,6 @@ def deploy(
 
 
 def _names(programs: list[Path], given: str | None) -> list[str]:
-    """Return the name of each program in C."""
     if given is None:
         return ["model"] if len(programs) == 1 else list(map(c_name, programs))
     names = given.split(",")
@@ -254,7 +253,6 @@ class Build:
     ] = None
 
     def options(self, output: Path | None = None) -> BuildOptions:
-        """The options for `build`."""
         from micronpu.deploy.build import BuildOptions
 
         return BuildOptions(self.runtime, output, self.toolchain, self.linker, self.define or ())
@@ -351,7 +349,6 @@ def _without(folder: Path, model: Path) -> Iterator[None]:
 
 
 def built(folder: Path, options: BuildOptions) -> Built:
-    """Build a folder, with progress on the terminal."""
     from micronpu.deploy.build import build
 
     with console.progress() as tell:

@@ -212,7 +212,6 @@ def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Pat
 
 
 def _recorded(path: Path, etdump: Path, trace: Path | None) -> RunResult:
-    """Make a trace of a board's ETDump."""
     if trace is None:
         raise OptionError("--recorded needs --trace.", hint="--trace out.json as well")
     from micronpu.report.views.chrome import recorded_trace

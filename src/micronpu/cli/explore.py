@@ -118,7 +118,6 @@ def has_browser() -> bool:
 
 
 def _check_free(port: int) -> None:
-    """Check that a port is free."""
     with socket.socket() as own:
         if own.connect_ex((_HOST, port)) == 0:
             raise OptionError(f"Port {port} is in use.", hint=f"another one, or {_ANY_FREE}, which takes a free one")

@@ -337,7 +337,6 @@ def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
 
 
 def _report_on(program: CompiledProgram, data: CalibrationInputs, reports: Reports) -> None:
-    """Show and write the report of a program."""
     reports.show(program.report, program.seconds)
     if program.report.sparsity is not None:
         reports.words.print(program.report.sparsity)

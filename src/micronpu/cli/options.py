@@ -284,7 +284,6 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
 
 
 def _value(field: Field[Any], given: Any) -> Any:
-    """Return the value of a field from its option."""
     if isinstance(given, bool):
         return not field.default  # a flag is only ever given to change the default
     if not isinstance(given, list):

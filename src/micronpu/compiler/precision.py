@@ -503,7 +503,6 @@ class Search:
 
 
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:
-    """Return the float outputs of each call."""
     return [float_leaves(row) for recording in results for row in recording]
 
 

@@ -187,7 +187,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(lambda path: _with_blocks(text_of(path))),
     )
     filters: dict[str, Callable[..., object]] = {
-        "c_type": c_type,
+        "c_type": lambda io: _C_TYPES[io.tensor.dtype][0],
         "element": lambda io: _C_TYPES[io.tensor.dtype][1],
         "scalar_type": lambda io: _C_TYPES[io.tensor.dtype][2],
         "limits": lambda io: np.iinfo(io.tensor.dtype),
@@ -207,10 +207,6 @@ def _templates() -> jinja2.Environment:
 def _with_blocks(text: str) -> str:
     """Return a template with its lines of control as blocks: Jinja's own would remove empty lines after them, too."""
     return re.sub(r"^%%(.*)\n", r"<%\1 %>", text, flags=re.MULTILINE)
-
-
-def c_type(io: ProgramIO) -> str:
-    return _C_TYPES[io.tensor.dtype][0]
 
 
 def c_string(text: str) -> str:
@@ -266,7 +262,6 @@ def computed(plan: Plan) -> list[Computed]:
 
 
 def _numbers(values: Array | bytes, dtype: str) -> str:
-    """Return lines with several numbers each."""
     flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else values
     if dtype == "float32":
         words = [_exact(v) for v in flat.tolist()]

@@ -213,7 +213,6 @@ def deploy_together(
 def _deployed(
     path: Path, program_set: ProgramSet, files: tuple[str, ...], notes: list[str], missing: Sequence[str]
 ) -> Deployment:
-    """Return the result, with notes for the user."""
     programs = program_set.programs
     if not program_set.on_device:
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")

@@ -59,7 +59,6 @@ def _build_options(kernels: tuple[Kernel, ...]) -> set[str]:
 
 
 def cmake(program_set: ProgramSet) -> str:
-    """Return `CMakeLists.txt`."""
     kernels = program_set.kernels
     options = sorted(_build_options(kernels))
     # The runtime itself has the operators without a kernel.
@@ -170,7 +169,6 @@ def build_options(program_set: ProgramSet) -> set[str]:
 
 
 def clayer(program_set: ProgramSet) -> str:
-    """Return `micronpu.clayer.yml`."""
     used = _used(program_set.kernels)
     packs = [line for library in used for line in library.packs]
     components = [line for library in used for line in library.components]
@@ -192,7 +190,6 @@ def _component(kernel: Kernel) -> str:
 
 
 def sections(program_set: ProgramSet) -> str:
-    """Return `micronpu_sections.ld`."""
     named = dict.fromkeys(facts.section for facts in program_set.programs)
     return filled(
         "sections.ld",
@@ -278,7 +275,6 @@ def application(program_set: ProgramSet) -> str:
 
 
 def c_sources(program_set: ProgramSet) -> list[str]:
-    """Return the sources of a build, in order."""
     programs = program_set.programs
     own = [f"{methods[0].file}{suffix}" for methods in program_set.groups for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]

@@ -150,7 +150,6 @@ def _kernel(operator: str) -> Kernel:
 
 
 def _arguments(schema: str) -> tuple[tuple[str, str], ...]:
-    """Return type and name of each argument of a schema."""
     found = []
     for part in re.split(r",\s*(?![^\[\(]*[\]\)])", schema[schema.index("(") + 1 : schema.index(") ->")]):
         text = part.strip()

@@ -100,7 +100,6 @@ class ProgramSet:
 
     @property
     def groups(self) -> list[tuple[Facts, ...]]:
-        """The methods of each program, in order."""
         found: dict[str, list[Facts]] = {}
         for facts in self.programs:
             found.setdefault(facts.file, []).append(facts)
@@ -112,7 +111,6 @@ class ProgramSet:
 
     @property
     def firmware(self) -> list[Firmware]:
-        """Firmware requirements of the delegates of all programs."""
         found = {type(firmware): firmware for facts in self.programs for firmware in facts.firmware}
         return list(found.values())
 
@@ -130,7 +128,6 @@ class ProgramSet:
 
     @property
     def start_up(self) -> dict[str, str]:
-        """Sources that start the NPUs."""
         pools = [(a.name, a.size) for a in self.arrays if a.section == ".micronpu.scratch" and a.size]
         found: dict[str, str] = {}
         for firmware in self.firmware if self.started else ():
@@ -191,7 +188,6 @@ class ProgramSet:
 
     @property
     def pools(self) -> Pools:
-        """The sizes for all programs together."""
         arrays = self.arrays
         planned = [a for a in arrays if "_planned_" in a.name]
         temporary = [a.size for a in arrays if a.section == ".micronpu.scratch"]
@@ -208,7 +204,6 @@ class ProgramSet:
 
     @property
     def files(self) -> list[Item]:
-        """The programs as items of the memory report."""
         every = [methods[0] for methods in self.groups]
         return [Item(f"the program, {facts.file}.pte", len(facts.program)) for facts in every] + [
             Item(f"data, {file}", len(content)) for facts in every for file, content in facts.data
@@ -258,7 +253,6 @@ def _place(value: PlanValue) -> tuple[int, int, int]:
 
 
 def _written(operator: str, arguments: Sequence[int]) -> set[int]:
-    """Return the arguments of a kernel that it writes."""
     try:
         (kernel,) = kernels_of((operator,))
     except (UnsupportedError, ValueError):  # a custom kernel, or one of the runtime

@@ -71,7 +71,7 @@ def _can_choose(module: GraphModule, node: Node) -> bool:
         return False
     results = []
     for branch in graphs:
-        given = _given_back(branch)
+        given = _listed(branch.graph.output_node().args[0])
         if not all(isinstance(r, Node) and isinstance(value_of(r), torch.Tensor) for r in given):
             return False
         results.append([(value_of(r).shape, value_of(r).dtype) for r in given])
@@ -274,10 +274,6 @@ def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value
     made.meta.update({key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta})
     made.meta["val"] = value
     return made
-
-
-def _given_back(graph: GraphModule) -> list[Any]:
-    return _listed(graph.graph.output_node().args[0])
 
 
 def _listed(results: Any) -> list[Any]:

@@ -358,7 +358,6 @@ class Importer:
             self.values[node] = self._compute(source, edge, node)
 
     def _with_qparams(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
-        """Return x with the qparams and the dtype of an edge."""
         if x.type.qparams == edge.qparams and x.type.dtype is edge.dtype:
             return x
         return self.builder.emit(Requantize(edge.dtype), x, qparams=edge.qparams, origin=origin_of(node))

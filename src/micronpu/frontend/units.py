@@ -50,7 +50,6 @@ class Unit:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Return every node that belongs to it."""
         return (*self.body, *self.quantizes, *self.dequantizes, *self.constants)
 
     @property

@@ -82,7 +82,6 @@ class TosaCall:
         need(fits, f"operand {index} is the zero point {value}")
 
     def number(self, field: int, least: int, most: int, what: str) -> int:
-        """Return an attribute that is a number."""
         self._unread.discard(field)
         value = self.attributes.integer(field)
         need(least <= value <= most, f"{what} is {value}")

@@ -328,7 +328,6 @@ def run_passes(
 
 
 def switchable_passes() -> tuple[str, ...]:
-    """Names of the passes that may be disabled."""
     return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
 
 

@@ -170,7 +170,6 @@ class FloatStatistics(dict[Hashable, Any]):
         return found
 
     def keep(self, keys: Mapping[RangeObserver, Key]) -> None:
-        """Keep what observers have seen."""
         for observer, key in keys.items():
             buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
             numbers = numbers_of(observer)

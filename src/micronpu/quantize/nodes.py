@@ -233,7 +233,6 @@ class NodeValues(Values):
         return {_mapped(place, self.node_of): observer for place, observer in places.items()}
 
     def notes(self) -> dict[Value, QuantizationAnnotation]:
-        """Return this package's annotations of the nodes."""
         return {self.of[node]: _translated(note, self.of) for node, note in noted(self.model.graph.nodes).items()}
 
 

@@ -257,11 +257,6 @@ def record_calls(model: GraphModule, quantize: Quantize) -> None:
             model.graph.call_module("calibration_inputs", tuple(inputs))
 
 
-def recorders(model: GraphModule) -> Collection[Recorder]:
-    """Return the recorders of a prepared module."""
-    return [module for module in model.modules() if isinstance(module, Recorder)]
-
-
 upstream.accept_as_observer(Recorder)
 
 

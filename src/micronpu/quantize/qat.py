@@ -325,7 +325,6 @@ def _is_of_positive(node: Node) -> bool:
 
 
 def _observer_of(model: GraphModule, operand: Any) -> nn.Module | None:
-    """Return the fake quantization of an operand, or None."""
     if not isinstance(operand, Node) or operand.op != "call_module":
         return None
     module = model.get_submodule(str(operand.target))

@@ -348,7 +348,7 @@ class StaticQuantizer:
 
         QAT: tensors that share qparams also share their range.
         """
-        from micronpu.quantize.pt2e import recorders
+        from micronpu.quantize.pt2e import Recorder
 
         values, observers = NodeValues(model), edge_or_node_to_obs_or_fq
         observe_for_neighbours(values, values.places(observers))
@@ -359,8 +359,9 @@ class StaticQuantizer:
         places = values.places(observers)
         share_states(values, places)
         observers.update(values.nodes(places))
-        for recorder in recorders(model):
-            recorder.watch(observers.values())
+        for module in model.modules():
+            if isinstance(module, Recorder):
+                module.watch(observers.values())
 
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False

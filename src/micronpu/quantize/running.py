@@ -217,7 +217,6 @@ def sizes_of(module: GraphModule) -> dict[str, int]:
 
 
 def tensors_of(results: object) -> Row:
-    """The tensors among what a program returns."""
     return tuple(r.detach() for r in tree_leaves(results) if isinstance(r, torch.Tensor))
 
 
@@ -413,7 +412,6 @@ class DequantizedReference:
         return self.outputs(self._alone.values({**same, **changes}))
 
     def outputs(self, exact: Values) -> list[torch.Tensor]:
-        """Return the float outputs among all values."""
         return self.split(exact)[0]
 
     def split(self, values: Values) -> tuple[list[torch.Tensor], Row]:

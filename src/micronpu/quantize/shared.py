@@ -150,7 +150,6 @@ def _no_qparams(state: str, one: str, other: str, why: str) -> ModelError:
 
 
 def _places(method: str, prepared: GraphModule) -> list[_Place]:
-    """Return the observers of activations in a prepared method."""
     ends = state_ends(prepared)
     holders = {holder: state.name for state, holder, _ in ends}
     written = {value: state.name for state, _, value in ends if value.op == "call_module"}

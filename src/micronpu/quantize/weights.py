@@ -148,7 +148,6 @@ def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
 
 
 def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """Return the scale of each weight."""
     scale: torch.Tensor = observer.calculate_qparams()[0].to(weight.dtype)
     if scale.numel() == 1:
         return scale.reshape([1] * weight.dim())
@@ -180,7 +179,6 @@ class _Statistics:
         return self.moments.nbytes if self.moments is not None else 0
 
     def add(self, x: torch.Tensor) -> None:
-        """Add the operand of one sample."""
         patches = self._patches(x.detach()).double()  # [groups, positions, K]
         self._total = patches.sum(1) + (self._total if self._total is not None else 0)
         self._rows += patches.shape[1]

@@ -334,7 +334,7 @@ def _check(plan: Plan, target: Target, accelerator: str) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of ExecuTorch's structures in a build.
+    """Bytes of ExecuTorch's structures in a build; by default of ExecuTorch 1.5 on any 32-bit Arm core with the EABI.
 
     Attributes:
         pointer: size of an address, and of `size_t`.
@@ -353,37 +353,23 @@ class Sizes:
         wide: alignment of 64-bit numbers.
     """
 
-    pointer: int
-    evalue: int
-    tensor_impl: int
-    list: int
-    optional_tensor: int
-    chain: int
-    delegate: int
-    spec: int
-    span: int
-    tensor_meta: int
-    named: int
-    merged: int
+    pointer: int = 4
+    evalue: int = 16
+    tensor_impl: int = 32
+    list: int = 12
+    optional_tensor: int = 8
+    chain: int = 16
+    delegate: int = 40
+    spec: int = 12
+    span: int = 8
+    tensor_meta: int = 12
+    named: int = 40
+    merged: int = 12
     buffer_alignment: int = 8
     wide: int = 8
 
 
-ON_CORE = Sizes(
-    pointer=4,
-    evalue=16,
-    tensor_impl=32,
-    list=12,
-    optional_tensor=8,
-    chain=16,
-    delegate=40,
-    spec=12,
-    span=8,
-    tensor_meta=12,
-    named=40,
-    merged=12,
-)
-"""ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
+ON_CORE = Sizes()
 _MOST_AXES = 16
 """`kTensorDimensionLimit` of ExecuTorch; an axis takes a byte."""
 HANDLES = {backend.backend_id: backend.firmware().handle_bytes for backend in BACKENDS.values() if backend.backend_id}

@@ -136,7 +136,6 @@ class Switches:
         return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
 
     def passes_of(self, passes: pipeline.Pipeline) -> pipeline.Pipeline:
-        """A pipeline without the disabled passes."""
         return passes.without(*(name for name in self.disabled_graph_passes if name in passes.names))
 
     @property

@@ -133,11 +133,9 @@ class NetworkStep(nn.Module):
         return self.computed(self.operands_from(dict(zip(self.reads, tensors, strict=True))))
 
     def operands_from(self, values: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-        """Return all operands, from the tensors by their numbers."""
         return [getattr(self, o) if isinstance(o, str) else values[o] for o in self.operands]
 
     def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the results, from all operands."""
         results = self.unquantized(operands)
         if not self.rounding:
             return results
@@ -222,7 +220,6 @@ class Network(nn.Module):
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """Return the inputs, without data."""
         return tuple(self._inputs.values())
 
     def examples(self) -> tuple[torch.Tensor, ...]:
@@ -239,7 +236,6 @@ class Network(nn.Module):
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """Return the keys of all tensors in `sources`."""
         return tuple(value.key for values in self.sources.values() for value in values)
 
     def steps(self) -> Iterator[NetworkStep]:

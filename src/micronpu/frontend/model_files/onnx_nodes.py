@@ -211,7 +211,6 @@ class OnnxNode:
         return self.builder.value(self, self.inputs[i])
 
     def operands(self) -> list[Operand]:
-        """Return all operands."""
         return [self.operand(i) for i in range(len(self.inputs)) if self.has(i)]
 
     def meta(self, i: int) -> torch.Tensor:

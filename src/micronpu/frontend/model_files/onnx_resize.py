@@ -75,7 +75,6 @@ def _cubic(t: torch.Tensor, a: float) -> torch.Tensor:
 
 
 def _axes_of(node: OnnxNode) -> list[_Axis]:
-    """Return the axes that change, with their scales."""
     shape, rank = list(node.meta(0).shape), node.meta(0).dim()
     old = node.kind == "Upsample" or node.opset < 11
     scales, sizes = node.constant(1 if old else 2), None if old else node.integers(3)

@@ -118,7 +118,6 @@ class Value:
 
     @property
     def float_operands(self) -> list[Value]:
-        """The operands that are float tensors."""
         return [operand for operand in self.operands if operand.is_float]
 
 

@@ -138,7 +138,6 @@ class Emitter:
         return made
 
     def aten(self, overload: str, *arguments: Any, **keywords: Any) -> fx.Node:
-        """Call an operator of ATen."""
         made = self._aten(overload, *arguments, **keywords)
         HANDLES.say(made, self._handles)
         return made
@@ -304,7 +303,7 @@ def _batch_matmul(emit: Emitter, node: Node) -> fx.Node:
         -z.type.zero_point,
         y.zero_point,
         *quantize_multiplier(x.type.scale * z.type.scale / y.scale),
-        emit.scratch(batch_matmul_bytes(inner, columns, emit.core)),
+        emit.scratch(_bytes("fully_connected", emit.core, filter_nhwc=[inner, -1, -1, columns])),
     )
 
 
@@ -524,8 +523,3 @@ def average_pool_bytes(node: Node, core: Core) -> int:
     """Scratch bytes of an `avg_pool2d`."""
     width, channels = node.output.shape[2:]
     return _bytes("avgpool", core, dim_dst_width=width, ch_src=channels)
-
-
-def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
-    """Scratch bytes of the product of [M, ``inner``] and [``inner``, ``columns``]."""
-    return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])

@@ -237,7 +237,6 @@ class EthosUCompileSpec:
 
 
 def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | None) -> dict[str, Any]:
-    """Return the options with the file names of ``placements``."""
     if placements is None:
         return options
     if not isinstance(placements, VelaExternalBlockPlacements):

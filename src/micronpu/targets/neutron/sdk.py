@@ -249,7 +249,6 @@ def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any
 
 
 def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
-    """The error for a failure reported by the worker."""
     wanted, target, sdk = request.get("sdk_version"), request.get("target"), f"The Neutron converter {PACKAGE}"
     first, newer = detail.splitlines()[0] if detail else "an error without a message", "another version of the SDK"
     omit, without = "leave it out", "operators_not_to_delegate with the operator that it names"

@@ -101,7 +101,6 @@ def _function(owner: Any, name: str) -> Any:
 
 
 def _converter() -> tuple[Any, Any]:
-    """The module of the converter, and its function."""
     for name, function in _CONVERTERS:
         module = f"{PACKAGE}.{name}"
         try:
@@ -155,7 +154,6 @@ def _target(look_up: Any, name: str) -> Any:
 
 
 def _known_targets() -> Iterable[str]:
-    """Names of the targets that the SDK reports."""
     try:
         utilities = importlib.import_module(f"{PACKAGE}.neutron_library_utils")
         return sorted(str(getattr(t, "name", t)) for t in utilities.getNeutronTargets())

@@ -34,8 +34,7 @@ class NeutronNpu:
             open reference converter supports it.
         weight_bandwidth: bytes per second of copying weights from flash to memory that the NPU can read; None if it
             reads them in place, or if unknown.
-        fitted: True if the cost model is fitted to published latencies of this Neutron; if not, reports give no
-            time.
+        fitted: True if the cost model is fitted to published latencies of this Neutron; if not, reports give no time.
         assumed: assumptions without a published source, one clause each.
     """
 

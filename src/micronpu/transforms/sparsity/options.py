@@ -23,8 +23,7 @@ class SparsityOptions:
         max_loss: maximum loss, 0 to 1: the fraction of held-out samples whose top-1 result differs from that of the
             float network; default: no limit. With a user-defined score, in its units.
         max_cycles: maximum NPU cycles of the network; up to 1.0 relative to the dense network. If both limits are
-            given, the fewest cycles within ``max_loss`` are chosen, and the report states whether they meet this
-            limit.
+            given, the fewest cycles within ``max_loss`` are chosen, and the report states whether they meet this limit.
         points: steps from the dense to the sparsest network, each with more sparse layers than the one before.
         steps: of training without labels, for all points in total; 0 for none.
         rate: learning rate, relative to the magnitude of the trained values.

@@ -349,7 +349,6 @@ class _SparsitySearch:
         return self._result(stops, best, sparse, errors)
 
     def _possible(self) -> list[PrunableLayer]:
-        """Layers that can become sparse."""
         found = []
         for layer in self.layers:
             if layer.title in self.options.dense or layer.name in self.options.dense:

@@ -468,7 +468,6 @@ def inspect(backend: str, blob: bytes) -> InspectedDelegate:
 
 
 def _accelerator(commands: bytes) -> str:
-    """The accelerator that a command stream was compiled for."""
     try:
         _, family, macs = accelerator_of(commands).split("-")
     except PayloadError:

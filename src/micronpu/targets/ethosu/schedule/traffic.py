@@ -251,7 +251,6 @@ class Result:
 
     @property
     def map(self) -> Map:
-        """The map that is written."""
         columns = [end - begin for begin, end in self.columns]
         return Map(OUTPUT, self.shape[0], columns, self.channels, self.depth, self.element_bytes, self.bricks)
 
