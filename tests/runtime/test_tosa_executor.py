@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from micronpu.ops.quantization import Requantize
 from micronpu.ops.slicing import Concat
 from micronpu.program.pte import tosa_output_bytes
 from micronpu.runtime import HostProgram
+from micronpu.runtime.plugin import load_plugin
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.legalize import to_tosa
 
@@ -33,7 +35,7 @@ SCALAR = case(Reshape(()), x=i8(1, 1))
 
 def loaded(row: Case, mode: Mode = Mode.REFERENCE) -> TosaProgram:
     graph = row.graph()
-    return TosaProgram(to_tosa(graph).data, mode, len(graph.inputs), len(graph.outputs))
+    return TosaProgram(to_tosa(graph).data, mode)
 
 
 def buffer(array: np.ndarray) -> Buffer:
@@ -72,16 +74,17 @@ def test_buffers_of_another_size_or_type_are_refused():
 
 
 def test_other_counts_are_refused():
-    data = to_tosa(JOIN.graph()).data
-    with pytest.raises(PayloadError, match="has 1 inputs and 1 outputs, but the TOSA program inside has 2 and 1"):
-        TosaProgram(data, Mode.REFERENCE, 1, 1)
+    plugin, data = load_plugin(), to_tosa(JOIN.graph()).data
+    held = ctypes.create_string_buffer(data)
+    assert not plugin._create(b"", ctypes.addressof(held), len(data), 0, 0, int(Mode.REFERENCE), 1, 1)
+    assert "has 1 inputs and 1 outputs, but the program inside the payload has 2 and 1" in str(plugin._local.cause)
 
 
 @pytest.mark.parametrize("size", [0, 7, 16, 60, 200])
 def test_a_truncated_program_is_refused(size: int):
     data = to_tosa(CONVOLUTION.graph()).data
     with pytest.raises(PayloadError, match="TOSA program inside the payload is corrupted"):
-        TosaProgram(data[:size], Mode.REFERENCE, 1, 1)
+        TosaProgram(data[:size], Mode.REFERENCE)
 
 
 def test_an_array_of_another_shape_is_an_error():
@@ -125,7 +128,7 @@ def test_program_runs_its_tosa_graph(target: str):
     (partition,) = program.partitions
     assert isinstance(partition, EthosUPartition) and partition.plan.format == "tosa"
     assert partition.model.data[4:8] == b"TOSA"
-    runner = TosaProgram(partition.model.data, Mode.REFERENCE, 1, 1)
+    runner = TosaProgram(partition.model.data, Mode.REFERENCE)
     (given,) = (t.type for t in partition.graph.inputs)
     (result,) = (t.type for t in partition.graph.outputs)
     with HostProgram(program.buffer) as host:

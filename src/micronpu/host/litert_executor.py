@@ -134,7 +134,14 @@ class OperatorTrace:
 
 
 class Executor(Protocol):
-    """Runs the program of a partition on memory that the runtime provides."""
+    """Runs the program of a partition on memory that the runtime provides.
+
+    Attributes:
+        inputs, outputs: in the order of the program.
+    """
+
+    inputs: Sequence[object]
+    outputs: Sequence[object]
 
     @abstractmethod
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -152,11 +159,7 @@ class Executor(Protocol):
 
 
 class HostProgram(Executor):
-    """A LiteRT or TOSA program with its kernels, ready to run.
-
-    Attributes:
-        inputs, outputs: in the order of the program.
-    """
+    """A LiteRT or TOSA program with its kernels, ready to run."""
 
     inputs: tuple[PartitionIO, ...]
     outputs: tuple[PartitionIO, ...]
@@ -206,25 +209,18 @@ class LiteRtProgram(HostProgram):
     Args:
         model: LiteRT flatbuffer with one subgraph.
         mode: which kernels to use.
-        num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
-        PayloadError: LiteRT does not load the model, or its inputs and outputs do not match.
+        PayloadError: LiteRT does not load the model.
     """
 
-    def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
+    def __init__(self, model: bytes, mode: Mode) -> None:
         check_litert(model)
         self._model = model
         self._mode = mode
         self._interpreter = _interpreter(model, mode)
         self.inputs = tuple(map(_io, self._interpreter.get_input_details()))
         self.outputs = tuple(map(_io, self._interpreter.get_output_details()))
-        if (len(self.inputs), len(self.outputs)) != (num_inputs, num_outputs):
-            raise PayloadError(
-                f"The NPU partition has {num_inputs} inputs and {num_outputs} outputs, but its LiteRT program has "
-                f"{len(self.inputs)} and {len(self.outputs)}.",
-                hint=_COMPILE_AGAIN,
-            )
         # Inputs are written directly into LiteRT's arena, whose address is fixed: shapes are static.
         self._addresses = [_address(self._interpreter, tensor) for tensor in self.inputs]
         self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)

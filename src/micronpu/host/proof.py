@@ -114,5 +114,5 @@ def reference_of(graph: Graph, nodes: Sequence[int], flatbuffer: bytes) -> Refer
     own = GraphReference(graph, nodes)
     if flatbuffer[4:8] != IDENTIFIER:
         return own
-    model = TosaProgram(flatbuffer, Mode.REFERENCE, len(graph.inputs), len(graph.outputs))
+    model = TosaProgram(flatbuffer, Mode.REFERENCE)
     return WrittenReference(own, CarriedReference(model))

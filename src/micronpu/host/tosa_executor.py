@@ -37,26 +37,18 @@ class TosaProgram(HostProgram):
     Args:
         model: TOSA flatbuffer with one block.
         mode: ignored; there is only one set of kernels.
-        num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
-        PayloadError: the model cannot be read, or its inputs and outputs do not match.
+        PayloadError: the model cannot be read.
     """
 
-    def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
+    def __init__(self, model: bytes, mode: Mode) -> None:
         checked = check_tosa(model)
         self._names = [[name for name, _ in io] for io in (checked.inputs, checked.outputs)]
         self.inputs, self.outputs = (tuple(_io(t) for _, t in io) for io in (checked.inputs, checked.outputs))
         self.num_operators, self._steps = checked.num_operators, checked.steps
         self._constants = {name: value_of(operand) for name, operand in checked.constants.items()}
         self._last = {name: step.output for step in self._steps for name in step.inputs}
-        found = (len(self.inputs), len(self.outputs))
-        if found != (num_inputs, num_outputs):
-            raise PayloadError(
-                f"The payload has {num_inputs} inputs and {num_outputs} outputs, but the TOSA program inside has "
-                f"{found[0]} and {found[1]}.",
-                hint=_COMPILE_AGAIN,
-            )
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         self._compute(inputs, outputs)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,13 +24,14 @@ from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailable
 from micronpu.base.quiet import quiet
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library
-from micronpu.host.litert_executor import Buffer, Executor, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.litert_executor import Buffer, Executor, HostProgram, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.proof import CarriedReference, Proof
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import backend_with
 from micronpu.upstream.executorch import bindings
 
 _ABI_VERSION = 7
+_Executor = TypeVar("_Executor", bound=Executor)
 
 
 class _Tensor(ctypes.Structure):
@@ -202,9 +203,19 @@ class Plugin:
         num_inputs: int,
         num_outputs: int,
     ) -> int:
-        def flatbuffer(content: bytes) -> LiteRtProgram | TosaProgram:
+        def checked(program: _Executor) -> _Executor:
+            found = len(program.inputs), len(program.outputs)
+            if found != (num_inputs, num_outputs):
+                raise PayloadError(
+                    f"The delegate call has {num_inputs} inputs and {num_outputs} outputs, but the program inside the "
+                    f"payload has {found[0]} and {found[1]}.",
+                    hint="compile the model again with this version of micronpu",
+                )
+            return program
+
+        def flatbuffer(content: bytes) -> HostProgram:
             kind = TosaProgram if content[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
-            return kind(content, Mode(mode) & ~Mode.GRAPH, num_inputs, num_outputs)
+            return checked(kind(content, Mode(mode) & ~Mode.GRAPH))
 
         def own() -> Executor:
             backend = backend_with(backend_id.decode())
@@ -219,7 +230,7 @@ class Plugin:
             proof: Proof | None = getattr(self._local, "proofs", {}).get(content)
             if proof is not None and proof.reference is None and carried is not None:
                 proof.reference = CarriedReference(flatbuffer(carried))
-            return backend.executor(content, Mode(mode), num_inputs, num_outputs, make, proof)
+            return checked(backend.executor(content, make, proof))
 
         def work() -> int:
             program = own() if backend_id else flatbuffer(ctypes.string_at(model, size))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from executorch.export import RecipeType
 
-    from micronpu.host.litert_executor import Executor, Mode
+    from micronpu.host.litert_executor import Executor
     from micronpu.host.proof import Proof, Reference
     from micronpu.partition.device import Device
     from micronpu.report.inside import Disassembly, Inside, InspectedDelegate
@@ -147,9 +147,6 @@ class Backend(ABC):
     def executor(
         self,
         payload: bytes | memoryview,
-        mode: Mode,
-        num_inputs: int,
-        num_outputs: int,
         graph: Callable[[], Executor] | None = None,
         proof: Proof | None = None,
     ) -> Executor:
@@ -159,7 +156,6 @@ class Backend(ABC):
 
         Args:
             payload: for `backend_id`.
-            num_inputs, num_outputs: of the delegate call; checked.
             graph: makes the executor of the carried integer graph; None if there is none.
             proof: compares every run with the graph.
 

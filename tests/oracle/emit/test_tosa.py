@@ -40,7 +40,7 @@ def steps(row: Case) -> int:
 
 def program(row: Case) -> TosaProgram:
     graph = row.graph()
-    return TosaProgram(to_tosa(graph).data, Mode.REFERENCE, len(graph.inputs), len(graph.outputs))
+    return TosaProgram(to_tosa(graph).data, Mode.REFERENCE)
 
 
 def without_form(row: Case) -> str:

@@ -42,9 +42,7 @@ def compiled(row: Case, target: str, via: str) -> EthosUPartition | None:
 def oracle(program: EthosUPartition, inputs: Sequence[Array]) -> list[Array]:
     if program.plan.format == "litert":
         return list(interpret(program.graph, inputs))
-    reference = TosaProgram(
-        bytes(program.model.data), Mode.REFERENCE, len(program.graph.inputs), len(program.graph.outputs)
-    )
+    reference = TosaProgram(bytes(program.model.data), Mode.REFERENCE)
     return reference.call(*inputs)
 
 

@@ -36,7 +36,7 @@ def problems(rows: Sequence[Row], target: str) -> Iterator[str]:
         except VelaError as error:
             yield f"{row.name}: {error.what}"
             continue
-        reference = TosaProgram(model, Mode.REFERENCE, len(row.inputs), 1)
+        reference = TosaProgram(model, Mode.REFERENCE)
         for inputs in row.samples():
             (got,) = simulator.run(payload, inputs)
             (expected,) = reference.call(*inputs)

@@ -44,7 +44,7 @@ def theirs(model: bytes, inputs: Sequence[Array]) -> list[Array] | None:
 
 def ours(model: bytes, inputs: Sequence[Array]) -> list[Array] | None:
     try:
-        return TosaProgram(model, Mode.REFERENCE, len(inputs), 1).call(*inputs)
+        return TosaProgram(model, Mode.REFERENCE).call(*inputs)
     except PayloadError as error:
         assert "has no defined result" in str(error)
         return None

@@ -21,7 +21,7 @@ from micronpu.targets.ethosu.accelerators import (
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
-    from micronpu.host.litert_executor import Executor, Mode
+    from micronpu.host.litert_executor import Executor
     from micronpu.host.proof import Proof, Reference
     from micronpu.report.inside import Inside, InspectedDelegate
     from micronpu.targets.ethosu.device import EthosUDevice
@@ -113,16 +113,13 @@ class EthosU(Backend):
     def executor(
         self,
         payload: bytes | memoryview,
-        mode: Mode,
-        num_inputs: int,
-        num_outputs: int,
         graph: Callable[[], Executor] | None = None,
         proof: Proof | None = None,
     ) -> Executor:
         from micronpu.targets.ethosu.host.executor import StreamCheck, StreamProgram
 
         assert proof is None or isinstance(proof, StreamCheck)
-        return StreamProgram(payload, mode, num_inputs, num_outputs, graph, proof)
+        return StreamProgram(payload, graph, proof)
 
     def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
         from micronpu.targets.ethosu.payload import inlined

@@ -48,7 +48,7 @@ def test_every_shift(right: int) -> None:
         assert 15 - quantize_multiplier(factor)[1] == right
     spec = EthosUOptions("ethos-u55-128", via="tosa", verify_streams=False)
     part = compile_graph(graph.clone(), spec)
-    model, simulator = TosaProgram(part.model.data, Mode.REFERENCE, 2, 1), EthosUSimulator(spec.silicon)
+    model, simulator = TosaProgram(part.model.data, Mode.REFERENCE), EthosUSimulator(spec.silicon)
     results = set()
     for seed in range(3):
         inputs = operands(np.random.default_rng(seed))

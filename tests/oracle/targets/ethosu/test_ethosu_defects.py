@@ -109,7 +109,7 @@ def test_stream_is_its_graph(build: Build, target: str, via: str, right: bool) -
     compiled = compile_graph(graph, EthosUOptions(target, via=via, verify_streams=False))
     inputs = [RNG.integers(-128, 128, t.shape).astype(np.int8) for t in compiled.graph.inputs]
     if via == "tosa":
-        program = TosaProgram(bytes(compiled.model.data), Mode.REFERENCE, len(inputs), 1)
+        program = TosaProgram(bytes(compiled.model.data), Mode.REFERENCE)
         (expected,) = program.call(*inputs)
     else:
         (expected,) = interpret(compiled.graph, inputs)

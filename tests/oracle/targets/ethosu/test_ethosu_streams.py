@@ -63,7 +63,7 @@ def test_a_fully_connected_layer_is_rounded_twice(target: str, via: str, shape: 
     if via == "litert":
         (ran,) = programs.invoke(programs.interpreter(model), x)
     else:
-        (ran,) = TosaProgram(model, Mode.REFERENCE, 1, 1).call(x)
+        (ran,) = TosaProgram(model, Mode.REFERENCE).call(x)
     assert np.array_equal(ran, twice)
 
 

@@ -23,7 +23,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.callers import warn
 from micronpu.base.errors import NotOnHostError, PayloadError
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
-from micronpu.host.litert_executor import Buffer, Executor, Mode, OperatorTrace
+from micronpu.host.litert_executor import Buffer, Executor, OperatorTrace
 from micronpu.host.proof import Reference
 from micronpu.program.pte import recorded_size
 from micronpu.targets.ethosu.host.simulator import (
@@ -131,32 +131,23 @@ class StreamProgram:
 
     Args:
         payload: of the delegate, including all blocks.
-        mode: fast mode has no effect; the simulator has one implementation.
-        num_inputs, num_outputs: of the delegate call; checked.
         graph: makes the executor of the carried integer graph; None if there is none.
         check: compares every run with the graph, operation by operation.
 
     Raises:
-        PayloadError: the payload cannot be read, is for no known accelerator, or its inputs and outputs do not match.
+        PayloadError: the payload cannot be read, or is for no known accelerator.
         RuntimeUnavailableError: the simulator cannot be built or loaded.
     """
 
     def __init__(
         self,
         payload: bytes | memoryview,
-        mode: Mode,
-        num_inputs: int,
-        num_outputs: int,
         graph: Callable[[], Executor] | None = None,
         check: StreamCheck | None = None,
     ) -> None:
         self._content = parse(payload)
-        found = (len(self._content.inputs), len(self._content.outputs))
-        if found != (num_inputs, num_outputs):
-            raise bad_payload(
-                f"The Ethos-U payload has {found[0]} inputs and {found[1]} outputs, but its delegate call has "
-                f"{num_inputs} and {num_outputs}."
-            )
+        self.inputs: Sequence[object] = self._content.inputs
+        self.outputs: Sequence[object] = self._content.outputs
         # Most programs run once, for verification, so start with a small cache; further runs enlarge it.
         self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
         self._has_run = False

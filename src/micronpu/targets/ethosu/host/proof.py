@@ -170,7 +170,7 @@ def compare(
         return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
     try:
         kernels = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
-        graph = kernels(model, Mode.REFERENCE, len(content.inputs), len(content.outputs))
+        graph = kernels(model, Mode.REFERENCE)
     except MicroNpuError as error:  # an operator that the host's kernels refuse
         return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
     if refused is not None:
