@@ -27,7 +27,7 @@ from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of, estimated
 from micronpu.targets.ethosu.faster import LEAST_GAIN, candidate, could_be_faster, proved_by
 from micronpu.targets.ethosu.host import prove
-from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
+from micronpu.targets.ethosu.host.prove import Checked, StreamDiffersError, checked
 from micronpu.targets.ethosu.legalize import emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
@@ -148,43 +148,41 @@ def plan_partition(
     """
     files = Intermediates(spec.intermediates_dir, (before or graph).first_operator())
     files.write_passes(before or graph, spec.passes_of(pipeline))
-    check = check_of(spec) if spec.verify_streams else None
     try:
-        best = _known(graph, spec, check)
+        best = _known(graph, spec)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
-        return _better_in_order(best, before, spec, check, pipeline)
+        return _better_in_order(best, before, spec, pipeline)
     return best
 
 
-def _known(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
+def _known(graph: Graph, spec: EthosUOptions) -> Planned:
     """Cached `best_plan`, with prefetched weights if the options allow them."""
 
     def plan() -> Planned:
-        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
-        return _scheduled(best, spec, check) if spec.prefetch and spec.memories is not None else best
+        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None)
+        return _scheduled(best, spec) if spec.prefetch and spec.memories is not None else best
 
     return known_plan(graph, spec, plan)
 
 
-def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
+def _scheduled(best: Planned, spec: EthosUOptions) -> Planned:
     """Prefetch the weights of a plan, for large operators in parts, if that pays."""
     whole = candidate(best.program, spec, best.ran)
     program = best.program if whole is None else whole.program
     if could_be_faster(program, spec) or (whole is not None and whole.prefetch.scratch >= _MUCH_MEMORY):
-        parts = _in_parts(best, program, spec, check)
+        parts = _in_parts(best, program, spec)
         if parts is not None:
             return parts
     if whole is None:
         return best
     program, prefetch = whole.proved(spec)
-    return replace(
-        best, program=program, prefetch=prefetch, unproved=best.unproved or (prefetch.unproved if check else "")
-    )
+    unproved = best.unproved or (prefetch.unproved if spec.verify_streams else "")
+    return replace(best, program=program, prefetch=prefetch, unproved=unproved)
 
 
-def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Check | None) -> Planned | None:
+def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions) -> Planned | None:
     """Split large operators and prefetch their weights; return None if that does not pay.
 
     Args:
@@ -195,15 +193,14 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         return None
     try:
         emitted = emitters_of(spec)[best.plan.format](graph)
-        checked = Checked(compiled(graph, emitted, spec, dict(best.plan.options)))
-        if check is not None:
-            alike = proved_by(best.ran, checked.program, graph, spec)
-            checked = check(graph, emitted, checked.program) if alike is None else replace(checked, ran=alike)
-        if checked.objection:
+        program = compiled(graph, emitted, spec, dict(best.plan.options))
+        alike = proved_by(best.ran, program, graph, spec)
+        found = Checked(program, ran=alike) if alike is not None else checked(graph, emitted, program, spec)
+        if found.objection:
             return None
     except UnsupportedError:  # keep the existing plan
         return None
-    parts = candidate(checked.program, spec, checked.ran)
+    parts = candidate(found.program, spec, found.ran)
     if parts is None:
         return None
     made = parts.program
@@ -220,8 +217,8 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         emitted=emitted,
         program=program,
         rewrites={**best.rewrites, **used},
-        waiting=checked.waiting,
-        unproved=checked.unproved or (prefetch.unproved if check else ""),
+        waiting=found.waiting,
+        unproved=found.unproved or (prefetch.unproved if spec.verify_streams else ""),
         prefetch=replace(
             prefetch, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size
         ),
@@ -254,7 +251,7 @@ def accept_partition(graph: Graph, spec: EthosUOptions) -> None:
         RefusedPartitionError: it does not.
         MemoryLimitError: every plan needs more SRAM than available.
     """
-    if _objections(graph, spec, check_of(spec) if spec.verify_streams else None):
+    if _objections(graph, spec):
         plan_partition(graph, spec)
 
 
@@ -347,9 +344,7 @@ def _patterned(graph: Graph) -> set[str]:
     return found
 
 
-def _better_in_order(
-    best: Planned, before: Graph, spec: EthosUOptions, check: Check | None, pipeline: Pipeline
-) -> Planned:
+def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, pipeline: Pipeline) -> Planned:
     """Compare a plan with one that keeps the columns of linear layers in the program's order; return the better.
 
     Weights after a flattened image are usually reordered, so that the image need not be; if they are 2:4 sparse, that
@@ -361,7 +356,7 @@ def _better_in_order(
     ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
     try:
         graph = graph_for_npu(before.clone(), replace(ethosu_policy(ordered), pipeline=pipeline))
-        found = _known(graph, ordered, check)
+        found = _known(graph, ordered)
     except UnsupportedError:  # keep the existing plan
         return best
     plan = replace(found.plan, name=f"{found.plan.name}, linear layers in the program's order")
@@ -396,15 +391,19 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
     return {s: tuple(found[i]) for s, i in named.items()}
 
 
-def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
-    """Reasons why no input format of Vela works for a graph; "" if one does."""
+def _objections(graph: Graph, spec: EthosUOptions, *, checks: bool = True) -> str:
+    """Reasons why no input format of Vela works for a graph; "" if one does.
+
+    Args:
+        checks: verify the streams, too, if the options allow it.
+    """
     found, emitters = dict[str, str](), emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
             emitted = emitters[format](graph)
             for options in ((), UNCHAINED):
                 program = compiled(graph, emitted, spec, dict(options))
-                objection = check(graph, emitted, program).objection if check is not None else ""
+                objection = checked(graph, emitted, program, spec).objection if checks else ""
                 if not objection:
                     return ""
                 found.setdefault(format, objection)
@@ -416,11 +415,10 @@ def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
 def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedPartitionError:
     """Find the operator to blame: the last one of the shortest refused prefix of the graph."""
     what, differs = error.what, isinstance(error, StreamDiffersError)
-    check = check_of(spec) if differs else None
     taken, refused = 0, len(graph.nodes)
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        if found := _objections(_beginning(graph, middle), spec, check):
+        if found := _objections(_beginning(graph, middle), spec, checks=differs):
             refused, what = middle, found
         else:
             taken = middle

@@ -25,7 +25,7 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.passes.fusion import FoldPads, MergeReshapes, RemoveNoOps
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.rewrite import choose
-from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
+from micronpu.targets.ethosu.host.prove import StreamDiffersError, checked
 from micronpu.targets.ethosu.legalize import Emit, Emitted, copy_returned, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
@@ -324,7 +324,6 @@ def best_plan(
     *,
     memory_limit: int | None = None,
     emitters: Mapping[str, Emit] | None = None,
-    check: Check | None = None,
 ) -> Planned:
     """Compile a copy of a legalised graph with all promising plans and return the best.
 
@@ -332,14 +331,13 @@ def best_plan(
 
     Args:
         emitters: writers of Vela's input by format; those that ``spec.via`` allows are tried.
-        check: verifies a stream against its graph; plans with wrong streams are rejected.
 
     Raises:
         VelaError: Vela refuses every plan.
         StreamDiffersError: the stream is wrong for every plan.
         MemoryLimitError: no plan fits the memory.
     """
-    tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters, check)
+    tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters)
     tries.with_and_without_rewrites()
     for plan in _further(tries.formats, tries.graphs, spec, len(graph.nodes)):
         tries.attempt(plan)
@@ -350,7 +348,7 @@ def best_plan(
         for format in tries.formats[1:]:
             tries.attempt(VelaPlan(plan_name(format, False), format, False))
     if not tries.found and tries.loses and copy_returned(copied := graph.clone()):
-        return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters, check=check)
+        return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters)
     return tries.sound()
 
 
@@ -367,14 +365,9 @@ class _Tries:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        spec: EthosUOptions,
-        memory_limit: int | None,
-        emitters: Mapping[str, Emit],
-        check: Check | None,
+        self, graph: Graph, spec: EthosUOptions, memory_limit: int | None, emitters: Mapping[str, Emit]
     ) -> None:
-        self._graph, self._spec, self._limit, self._emitters, self._check = graph, spec, memory_limit, emitters, check
+        self._graph, self._spec, self._limit, self._emitters = graph, spec, memory_limit, emitters
         in_tosa = any(isinstance(node.op, Rescaling) and node.op.dtype is not None for node in graph.nodes)
         self.formats = [f for f in emitters if spec.via in ("auto", f) and not (in_tosa and f == "litert")]
         if not self.formats:
@@ -453,15 +446,15 @@ class _Tries:
                 emitted, program = self._compiled(plan)
             release()
             graph = self.graphs[plan.rewrites]
-            checked = self._check(graph, emitted, program) if self._check is not None else Checked(program)
-            if not checked.objection:
+            found = checked(graph, emitted, program, self._spec)
+            if not found.objection:
                 plans = (*(entry.plan for entry in self.found), *self.refused)
                 used, offers = self.rewritten if plan.rewrites else Rewritten({}, [])
-                verified = checked.unproved, checked.waiting
-                return Planned(graph, emitted, checked.program, plan, plans, used, *verified, offers, ran=checked.ran)
-            wrong.setdefault(plan.format, checked.objection)
+                verified = found.unproved, found.waiting
+                return Planned(graph, emitted, found.program, plan, plans, used, *verified, offers, ran=found.ran)
+            wrong.setdefault(plan.format, found.objection)
             self.found.remove(best)
-            self.refused.append(replace(plan, cycles=None, objection=checked.objection))
+            self.refused.append(replace(plan, cycles=None, objection=found.objection))
             if not self.fitting:
                 self._what_was_not_worth_a_try(wrong)
         raise StreamDiffersError(objections({plan.format: plan.objection for plan in self.refused} | wrong))

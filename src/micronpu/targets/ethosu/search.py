@@ -27,7 +27,7 @@ from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
 from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.faster import candidate
-from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
+from micronpu.targets.ethosu.host.prove import checked
 from micronpu.targets.ethosu.legalize import Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, compiled, plan_name, use_cheapest
@@ -223,7 +223,6 @@ def search(parts: Sequence[Partition], spec: EthosUOptions, notify: Notify) -> N
         parts: with a `Planned` each.
         notify: progress callback; called with the elapsed fraction of the time.
     """
-    check = check_of(spec) if spec.verify_streams else None
     plans = [(part, part.plan) for part in parts if isinstance(part.plan, Planned)]
     left = sum(plan.program.cycles for _, plan in plans)
     start, seconds = time.monotonic(), spec.search or 0.0
@@ -235,14 +234,14 @@ def search(parts: Sequence[Partition], spec: EthosUOptions, notify: Notify) -> N
         now, cycles = time.monotonic(), plan.program.cycles
         until = now + (start + seconds - now) * cycles / max(left, 1)
         left -= cycles
-        part.plan = found = _Search(part.graph, spec, plan, check).run(until, passed)
+        part.plan = found = _Search(part.graph, spec, plan).run(until, passed)
         if found.searched is not None and found.searched.ended == INTERRUPTED:
             return
 
 
 class _Search:
-    def __init__(self, graph: Graph, spec: EthosUOptions, usual: Planned, check: Check | None) -> None:
-        self._spec, self._usual, self._check = spec, usual, check
+    def __init__(self, graph: Graph, spec: EthosUOptions, usual: Planned) -> None:
+        self._spec, self._usual = spec, usual
         self._emitters = emitters_of(spec)
         self._scratch = usual.program.scratch_size - (usual.prefetch.scratch if usual.prefetch is not None else 0)
         self._used: dict[tuple[bool, int], dict[str, int]] = {(False, 0): {}}
@@ -330,26 +329,24 @@ class _Search:
         """Return the verified program of a variant; None if it differs from the trial's result."""
         try:
             graph, emitted, program = self._maker.program(variant)
-            checked = Checked(program)
-            if self._check is not None:
-                checked = self._check(graph, emitted, program)
+            found = checked(graph, emitted, program, self._spec)
         except UnsupportedError:
             return None
-        if checked.objection or not self._maker.fits(checked.program):
+        if found.objection or not self._maker.fits(found.program):
             return None
-        program, prefetch = checked.program, None
-        if self._spec.prefetch and (found := candidate(program, self._spec, checked.ran)) is not None:
-            program, prefetch = found.proved(self._spec)
+        program, prefetch, unproved = found.program, None, found.unproved
+        if self._spec.prefetch and (faster := candidate(program, self._spec, found.ran)) is not None:
+            program, prefetch = faster.proved(self._spec)
             if prefetch.objection:
                 return None
+            unproved = unproved or (prefetch.unproved if self._spec.verify_streams else "")
         options = tuple(variant.options(self._scratch).items())
         plan = VelaPlan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
         used = self._used[variant.rewrites, variant.parts]
         others: Sequence[VelaPlan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),
-            unproved=checked.unproved
-            or (prefetch.unproved if prefetch is not None and self._check is not None else ""),
-            waiting=checked.waiting,
+            unproved=unproved,
+            waiting=found.waiting,
             prefetch=prefetch,
         )

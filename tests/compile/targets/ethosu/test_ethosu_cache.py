@@ -165,18 +165,13 @@ def test_a_spoilt_answer_changes_nothing_but_the_time(cached: Path, spoil: str) 
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more for each stream that is run beside its graph."""
     made: list[int] = []
-    real = prove.check_of
 
-    def counted(spec: Any) -> Any:
-        check = real(spec)
+    def counted(*arguments: Any) -> Any:
+        made.append(1)
+        return prove.checked(*arguments)
 
-        def run(*arguments: Any) -> Any:
-            made.append(1)
-            return check(*arguments)
-
-        return run
-
-    monkeypatch.setattr("micronpu.targets.ethosu.compile.check_of", counted)
+    for module in ("compile", "plans"):
+        monkeypatch.setattr(f"micronpu.targets.ethosu.{module}.checked", counted)
     return made
 
 

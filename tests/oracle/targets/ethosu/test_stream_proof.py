@@ -23,7 +23,7 @@ from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.host import proof
 from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, random_integers
-from micronpu.targets.ethosu.host.prove import check_of
+from micronpu.targets.ethosu.host.prove import checked
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.legalize import to_tosa
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -148,8 +148,8 @@ def test_operations_that_begin_too_early_are_made_to_wait(target: str) -> None:
     early = replace(program, commands=changed)
     found = compare(early, target, emitted.data, [((1, 8, 8, 16), "int8")])
     assert found.outcome is ProofOutcome.DIFFERENT and found.early is not None
-    checked = check_of(spec)(graph, emitted, early)
-    assert not checked.objection and not checked.unproved and checked.waiting
-    assert made_to_wait(checked.program.commands, found.early) is None
-    untouched = check_of(spec)(graph, emitted, program)
+    waiting = checked(graph, emitted, early, spec)
+    assert not waiting.objection and not waiting.unproved and waiting.waiting
+    assert made_to_wait(waiting.program.commands, found.early) is None
+    untouched = checked(graph, emitted, program, spec)
     assert untouched.program is program and not untouched.waiting

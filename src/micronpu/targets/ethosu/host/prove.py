@@ -6,7 +6,6 @@ results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,30 +53,25 @@ class Checked:
     ran: StreamRun | None = None
 
 
-Check = Callable[[Graph, Emitted, VelaProgram], Checked]
-"""Verifies Vela's program for a graph and the model written from it."""
+def checked(graph: Graph, emitted: Emitted, program: VelaProgram, spec: EthosUOptions) -> Checked:
+    """Verify Vela's program for a graph and the model written from it, unless the options leave that out."""
+    if not spec.verify_streams:
+        return Checked(program)
+    from micronpu.targets.ethosu.faster import may_pay
+    from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, is_large, macs_of
 
-
-def check_of(spec: EthosUOptions) -> Check:
-    def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
-        from micronpu.targets.ethosu.faster import may_pay
-        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, is_large, macs_of
-
-        inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
-        counts = [rows_numbered(graph, t) for t in graph.inputs]
-        macs = macs_of(graph)
-        rows, waiting = 1 if is_large(graph) else ROWS, 0
-        most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
-        keep = spec.prefetch and may_pay(program, spec)
-        while True:
-            seed = checksum(program)
-            found = compare(*(program, spec.silicon, emitted.data, inputs, rows, counts, most), seed=seed, keep=keep)
-            later = made_to_wait(program.commands, found.early) if found.early is not None else None
-            if later is None or waiting == _MOST_WAITING:
-                break
-            program, waiting = replace(program, commands=later), waiting + 1
-        if found.outcome is ProofOutcome.DIFFERENT:
-            return Checked(program, f"Vela's program computes another result: {found.detail}.", "", waiting)
-        return Checked(program, "", found.detail, waiting, found.ran)
-
-    return check
+    inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
+    counts = [rows_numbered(graph, t) for t in graph.inputs]
+    rows, waiting = 1 if is_large(graph) else ROWS, 0
+    most = min(MOST_ROWS, rows + _SMALL // max(macs_of(graph), 1))
+    keep = spec.prefetch and may_pay(program, spec)
+    while True:
+        seed = checksum(program)
+        found = compare(*(program, spec.silicon, emitted.data, inputs, rows, counts, most), seed=seed, keep=keep)
+        later = made_to_wait(program.commands, found.early) if found.early is not None else None
+        if later is None or waiting == _MOST_WAITING:
+            break
+        program, waiting = replace(program, commands=later), waiting + 1
+    if found.outcome is ProofOutcome.DIFFERENT:
+        return Checked(program, f"Vela's program computes another result: {found.detail}.", "", waiting)
+    return Checked(program, "", found.detail, waiting, found.ran)
