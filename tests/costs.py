@@ -27,7 +27,8 @@ MANY = 1000
 MOST = {"compilations": 1800, "exports": 5300}
 """How often the tests of `make test` may do what they take most of their time for.
 
-Two runs of the same tests were 8 and 5 apart: each worker makes the fixtures of a module whose tests it has some of.
+They are a little above what the tests need: each worker makes the fixtures of a module whose tests it has some of, so
+that the counts of two runs differ by a few.
 """
 WORKERS = 2
 """Test processes that the limits are for."""

@@ -197,8 +197,8 @@ CALLS = {
     "fix": lambda: micronpu.fix(Net().eval(), [(torch.randn(4, 6),) for _ in range(24)], "imxrt700", budget=1.0),
     "recipe": recipe,
 }
+before = functions()
 for name, call in CALLS.items():
-    before = functions()
     result = call()
     if name in ("qat", "failing"):  # functions stay replaced while a module with a batch norm or a dropout lives
         torch.ao.quantization.fx.utils.assert_and_get_unique_device.cache_clear()
@@ -208,6 +208,7 @@ for name, call in CALLS.items():
     changed = sorted(key for key, value in before.items() if after.get(key) is not value)
     changed = [".".join(key) for key in changed if not is_own(key[0], after.get(key))]
     assert not changed, f"{name} left {changed}"
+    before = after
     print(name)
 """
 
