@@ -28,7 +28,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
 from micronpu.frontend.program import calls_into, overload_name, overload_of
 from micronpu.ops import facts
-from micronpu.ops.calls import CLONE
+from micronpu.ops.calls import CLONE, NEGATED_VIEW, NEGATIVE
 from micronpu.upstream.torch import codegen_of, tree_leaves
 
 Value = TypeVar("Value")
@@ -220,8 +220,8 @@ def resolve_negative_bits(module: GraphModule) -> None:
     """Replace views that are marked as negated by tensors that are, in place: others read their memory as it is."""
     for part in (p for p in module.modules() if isinstance(p, GraphModule)):
         for node in part.graph.nodes:
-            if overload_name(node) == "_neg_view.default":
-                node.target = overload_of("neg.default")
+            if overload_name(node) == NEGATED_VIEW:
+                node.target = overload_of(NEGATIVE)
             elif (value := attribute(part, node)) is not None and value.is_neg():
                 set_attribute(part, node, value.detach().resolve_neg())
         part.recompile()

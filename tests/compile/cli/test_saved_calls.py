@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import mmap
 import os
@@ -211,6 +212,7 @@ def ended(overloads: Sequence[OpOverload], calls: int, guarded: bool) -> tuple[l
 def _call_all(overloads: Sequence[OpOverload], start: int, calls: int, guarded: bool, place: mmap.mmap) -> None:
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    faulthandler.disable()  # pytest lets it write to a copy of stderr
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPACE,) * 2)
