@@ -39,7 +39,7 @@ _lists: dict[int, Any] = {}
 """Lists of filters that have ours: `warnings.filters`, and those that `catch_warnings` is going to restore."""
 _seen: list[Any] = []
 """Loggers of the process, of which there are hundreds, when those of the packages were last looked for among them."""
-_loggers: list[logging.Logger] = []
+_loggers: list[logging.Logger] = [logging.root]
 """The root logger and those of the packages."""
 
 

@@ -219,12 +219,14 @@ def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
 def resolve_negative_bits(module: GraphModule) -> None:
     """Replace views that are marked as negated by tensors that are, in place: others read their memory as it is."""
     for part in (p for p in module.modules() if isinstance(p, GraphModule)):
-        for node in part.graph.nodes:
-            if overload_name(node) == NEGATED_VIEW:
-                node.target = overload_of(NEGATIVE)
-            elif (value := attribute(part, node)) is not None and value.is_neg():
+        for node in part.graph.find_nodes(op="get_attr"):
+            if (value := attribute(part, node)) is not None and value.is_neg():
                 set_attribute(part, node, value.detach().resolve_neg())
-        part.recompile()
+        views = [node for node in part.graph.nodes if overload_name(node) == NEGATED_VIEW]
+        for view in views:
+            view.target = overload_of(NEGATIVE)
+        if views:  # most programs have none, and compiling the code of a long graph takes seconds
+            part.recompile()
 
 
 KEY = "micronpu_states"
