@@ -56,7 +56,7 @@ REFERENCE_MAGIC = 0x52504E4D
 _VERSIONS_MAGIC = b"MNPV"
 MOST_TENSORS = 255
 """Maximum number of inputs, and of outputs: the header counts them in one byte."""
-_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+COMPILE_AGAIN = "compile the model again with this version of micronpu"
 CONTAINER_VERSION = 1
 RECORD_SIZE = 64
 """Size of the reference container's record in bytes."""
@@ -121,14 +121,14 @@ class PayloadLayout:
                 raise PayloadError(
                     f"Input {position} of the payload reads argument {slot.index}, "
                     f"but the delegate call has only {self.num_arguments}.",
-                    hint=_COMPILE_AGAIN,
+                    hint=COMPILE_AGAIN,
                 )
         taken = sorted(slot.index for slot in self.outputs)
         if taken != list(range(len(taken))):
             raise PayloadError(
                 f"The outputs of the payload write delegate outputs {taken}, "
                 f"but each of 0 to {len(taken) - 1} must be written once.",
-                hint=_COMPILE_AGAIN,
+                hint=COMPILE_AGAIN,
             )
 
     @property
@@ -219,7 +219,7 @@ def kind_of(microcode: bytes) -> Kind:
     raise PayloadError(
         f"The program inside the payload {found}, "
         "so it is neither microcode of an NPU nor a micronpu reference container.",
-        hint=_COMPILE_AGAIN,
+        hint=COMPILE_AGAIN,
     )
 
 
@@ -260,7 +260,7 @@ def parse(data: bytes) -> Payload:
         if flag > 1:
             raise PayloadError(
                 f"Tensor {position} of the payload has format {flag}, but only 0 and 1 (channels last) exist.",
-                hint=_COMPILE_AGAIN,
+                hint=COMPILE_AGAIN,
             )
     slots = tuple(TensorSlot(index, bool(flag)) for index, flag in zip(indices, flags, strict=True))
     layout = PayloadLayout(slots[:count_in], slots[count_in:], num_arguments, version)
@@ -275,7 +275,7 @@ def parse(data: bytes) -> Payload:
     if microcode_size < 32:
         raise PayloadError(
             f"The microcode in the payload names {microcode_size} bytes as its size, fewer than its head has.",
-            hint=_COMPILE_AGAIN,
+            hint=COMPILE_AGAIN,
         )
     if len(data) < kernels_start:
         raise _truncated(len(data), kernels_start)
@@ -337,7 +337,7 @@ def _padded(section: bytes) -> bytes:
 def _truncated(found: int, needed: int) -> PayloadError:
     return PayloadError(
         f"The payload is truncated: it has {found} bytes, but its header needs {needed}.",
-        hint="copy the .pte file again or " + _COMPILE_AGAIN,
+        hint="copy the .pte file again or " + COMPILE_AGAIN,
     )
 
 
@@ -405,7 +405,7 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
     if len(microcode) < RECORD_SIZE:
         raise PayloadError(
             f"The reference container is truncated: its record has {len(microcode)} bytes instead of {RECORD_SIZE}.",
-            hint=_COMPILE_AGAIN,
+            hint=COMPILE_AGAIN,
         )
     words = _RECORD.unpack_from(microcode)
     _, version, num_inputs, num_outputs, crc, num_operators, record_size, size, head_crc = words
@@ -413,23 +413,23 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
     if version != CONTAINER_VERSION:
         raise PayloadError(
             f"The reference container has format version {version}, but this micronpu reads {CONTAINER_VERSION}.",
-            hint=_COMPILE_AGAIN,
+            hint=COMPILE_AGAIN,
         )
     if zlib.crc32(microcode[:32]) != head_crc or record_size != RECORD_SIZE:
         raise PayloadError(
-            "The record of the reference container is corrupted: its checksum is wrong.", hint=_COMPILE_AGAIN
+            "The record of the reference container is corrupted: its checksum is wrong.", hint=COMPILE_AGAIN
         )
     if len(weights) < size:
         raise PayloadError(
             f"The LiteRT model in the reference container is truncated: {len(weights)} of {size} bytes are there.",
-            hint="copy the .pte file again or " + _COMPILE_AGAIN,
+            hint="copy the .pte file again or " + COMPILE_AGAIN,
         )
     model = bytes(weights[:size])
     if zlib.crc32(model) != crc:
         raise PayloadError(
             "The LiteRT model in the reference container is corrupted: "
             f"its CRC-32 is {zlib.crc32(model):08x} instead of {crc:08x}.",
-            hint="copy the .pte file again or " + _COMPILE_AGAIN,
+            hint="copy the .pte file again or " + COMPILE_AGAIN,
         )
     return ReferenceContainer(model, num_inputs, num_outputs, num_operators, crc)
 

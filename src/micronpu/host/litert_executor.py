@@ -24,10 +24,10 @@ import numpy as np
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.container.litert_view import schema_names
+from micronpu.container.payload import COMPILE_AGAIN
 from micronpu.host.litert_check import check_litert
 from micronpu.program.pte import ELEMENT_TYPES
 
-_COMPILE_AGAIN = "compile the model again with this version of micronpu"
 _WIDE_SOFTMAX = 512
 
 NUMPY_TYPES: dict[int, type[np.generic]] = {
@@ -44,7 +44,7 @@ def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
         PayloadError: ExecuTorch has none, e.g. for strings.
     """
     if numpy_type not in _SCALAR_TYPES:
-        raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=_COMPILE_AGAIN)
+        raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=COMPILE_AGAIN)
     return _SCALAR_TYPES[numpy_type]
 
 
@@ -112,7 +112,7 @@ def check_buffers(what: str, buffers: Sequence[Buffer], tensors: Sequence[Partit
         raise PayloadError(
             f"{what} {position} of the NPU partition has {tensor.size} bytes of {tensor.numpy_type.name}, "
             f"but the program around it passes {passed}.",
-            hint=_COMPILE_AGAIN,
+            hint=COMPILE_AGAIN,
         )
 
 
@@ -198,7 +198,7 @@ def _interpreter(model: bytes, mode: Mode) -> Any:
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise PayloadError(
-            f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
+            f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.", hint=COMPILE_AGAIN
         ) from error
     return interpreter
 
@@ -416,7 +416,7 @@ def _invoke(interpreter: Any) -> None:
         interpreter.invoke()
     except (ValueError, RuntimeError) as error:
         raise PayloadError(
-            f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
+            f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.", hint=COMPILE_AGAIN
         ) from error
 
 

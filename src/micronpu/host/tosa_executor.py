@@ -19,6 +19,7 @@ import numpy as np
 from micronpu.base.arrays import Array
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, need, root
+from micronpu.container.payload import COMPILE_AGAIN
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.tosa_file import NUMPY, SHAPE
 from micronpu.emit.tosa_schema import IDENTIFIER
@@ -27,8 +28,6 @@ from micronpu.host.tosa_rules import check_call, computed
 from micronpu.host.tosa_run import WIDTHS, Operand, TosaCall, value_of
 
 __all__ = ["IDENTIFIER", "TosaProgram"]
-
-_COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
 class TosaProgram(HostProgram):
@@ -84,7 +83,7 @@ class TosaProgram(HostProgram):
                         values.pop(name, None)
         except MemoryError as error:
             raise PayloadError(
-                f"The TOSA program needs more memory than there is: {error}.", hint=_COMPILE_AGAIN
+                f"The TOSA program needs more memory than there is: {error}.", hint=COMPILE_AGAIN
             ) from None
         known = {**self._constants, **values}
         return [np.asarray(known[name], order="C") for name in self._names[1]]
@@ -105,7 +104,7 @@ class TosaProgram(HostProgram):
 
 def _io(tensor: Operand) -> PartitionIO:
     if tensor.dtype == "INT48":
-        raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=_COMPILE_AGAIN)
+        raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=COMPILE_AGAIN)
     return PartitionIO(tensor.shape, NUMPY[tensor.dtype])
 
 

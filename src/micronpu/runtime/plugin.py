@@ -22,6 +22,7 @@ import numpy as np
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
+from micronpu.container.payload import COMPILE_AGAIN
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library
 from micronpu.host.litert_executor import Buffer, Executor, HostProgram, LiteRtProgram, Mode, OperatorTrace
@@ -209,7 +210,7 @@ class Plugin:
                 raise PayloadError(
                     f"The delegate call has {num_inputs} inputs and {num_outputs} outputs, but the program inside the "
                     f"payload has {found[0]} and {found[1]}.",
-                    hint="compile the model again with this version of micronpu",
+                    hint=COMPILE_AGAIN,
                 )
             return program
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from micronpu.base.errors import PayloadError
+from micronpu.container.payload import COMPILE_AGAIN
 
 _HEADER = struct.Struct("<16sIB11x")
 _IO = struct.Struct("<9i")
@@ -32,7 +33,7 @@ BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
 
 def bad_payload(what: str) -> PayloadError:
     """The error for a payload that this version did not write."""
-    return PayloadError(what, hint="compile the model again with this version of micronpu")
+    return PayloadError(what, hint=COMPILE_AGAIN)
 
 
 @dataclass(frozen=True)
