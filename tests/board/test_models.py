@@ -15,6 +15,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, UnsupportedError
 from micronpu.board import BoardError, VirtualBoard, read_model
 from micronpu.board.check import MachineOptions, check_on_board, reference
+from micronpu.board.runners import find_runner
 from micronpu.board.session import check_fits
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.vectors import made_up
@@ -177,6 +178,10 @@ def test_what_is_refused_before_the_start() -> None:
     model = read_model(GOLDEN.read_bytes())
     with pytest.raises(OptionError, match="no ExecuTorch runner for corstone310"):
         VirtualBoard(model, "corstone310")
+    with pytest.raises(OptionError, match=r"corstone320 with an Ethos-U85\. Try: `micronpu deploy` and"):
+        find_runner("corstone320", "pte", "u85")
+    with pytest.raises(UnsupportedError, match=r"no part for an Ethos-U: .* Try: `micronpu deploy` and"):
+        read_model(GOLDEN.with_name("cortexm.pte").read_bytes())
     with pytest.raises(OptionError, match=r"has no ethos-u85-256"):
         VirtualBoard(model, accelerator="ethos-u85-256")
     with pytest.raises(UnsupportedError, match=r"calls cortex_m::quantized_add\.out, and Arm's runner"):

@@ -311,7 +311,8 @@ def test_options_of_a_model_on_a_board(tmp_path: Path) -> None:
     (tmp_path / "f.elf").write_bytes(b"\x7fELF")
     (tmp_path / "model.pte").write_bytes(b"program")
     rows: list[tuple[list[object], str]] = [
-        ([tmp_path / "model.pte", "--for", "corstone300"], "nothing is built"),
+        ([tmp_path / "model.pte", "-D", "A=1"], "nothing is built"),
+        ([tmp_path / "f.elf", "--gdb", "127.0.0.1:1", "--for", "corstone300"], "nothing is built"),
         ([tmp_path / "f.elf", "--gdb", "127.0.0.1:1", "-D", "A=1"], "nothing is built"),
         ([tmp_path / "model.pte", "--gdb", "127.0.0.1:1", "--reference", "x.pte"], "--reference is for a firmware"),
     ]

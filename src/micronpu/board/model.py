@@ -15,6 +15,7 @@ from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
+from micronpu.board.runners import FIRMWARE
 from micronpu.program.edit import with_method_first, with_payloads
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import Plan, read_plan
@@ -155,8 +156,8 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     if others or not payloads:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
         raise UnsupportedError(
-            f"{name} {what}, which no emulated board of these runs.",
-            hint="a target with an Ethos-U55, such as corstone300-ethosu",
+            f"{name} {what}: Arm's runner is for programs with an Ethos-U.",
+            hint=FIRMWARE if not others else "`micronpu run`, or --board imxrt700 for a program for silicon",
         )
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:

@@ -92,6 +92,7 @@ class Runner:
         return _function(self.image(), package().function)
 
 
+FIRMWARE = "`micronpu deploy` and `micronpu board build`, whose firmware runs here, too"
 _KINDS = {"pte": "ExecuTorch", "tflite": "LiteRT Micro"}
 
 
@@ -141,6 +142,7 @@ def find_runner(board: str, format: str, family: str) -> Runner:
     there = [f"{r.board} with {r.npu}" for r in package().runners if r.format == format]
     other = "a .tflite of `program.save(path, vela=True)`" if format == "pte" else "a .pte"
     other = f"{other}, or " if any((r.board, r.family) == (board, family) for r in package().runners) else ""
+    other += f"{FIRMWARE}; or " if format == "pte" else ""
     raise OptionError(
         f"Arm's package has no {_KINDS[format]} runner for {board} with an Ethos-{family.upper()}.",
         hint=f"{other}{', '.join(dict.fromkeys(there))}",

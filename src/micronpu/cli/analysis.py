@@ -14,7 +14,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console
 from micronpu.cli.options import Target, chosen_options
-from micronpu.cli.settings import How, Labels, MetricName, quantization_of
+from micronpu.cli.settings import How, Labels, MetricName, ModelName, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
 from micronpu.targets.registry import find_target
 
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from micronpu.report.diagnosis import Fixes
 
 Result = TypeVar("Result")
-FloatModel = Annotated[str, console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2.")]
 
 
 @console.guarded
 @console.takes(pictures=Pictures)
 def evaluate(
-    model: FloatModel,
+    model: ModelName,
     program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
     data: Annotated[
         str | None,
@@ -123,7 +122,7 @@ def _on_data(
 @console.takes(pictures=Pictures)
 def blame(
     context: typer.Context,
-    model: FloatModel,
+    model: ModelName,
     data: MeasuredOn = None,
     pictures: Pictures = NO_PICTURES,
     calibration: Ranges = None,
@@ -149,7 +148,7 @@ def blame(
 @console.takes(pictures=Pictures)
 def fix(
     context: typer.Context,
-    model: FloatModel,
+    model: ModelName,
     data: MeasuredOn = None,
     pictures: Pictures = NO_PICTURES,
     calibration: Ranges = None,
@@ -199,7 +198,7 @@ def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Con
 @console.takes(pictures=Pictures)
 def advise(
     context: typer.Context,
-    model: FloatModel,
+    model: ModelName,
     calibration: Annotated[
         str | None,
         console.option(

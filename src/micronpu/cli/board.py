@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.compiled import is_model, program_of
-from micronpu.cli.deploy import ModelBuild, build_command, run_on_probe
+from micronpu.cli.deploy import FOR, ModelBuild, build_command, run_on_probe
 from micronpu.cli.options import Command
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ USUAL = "corstone300"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
-BoardName = Annotated[
-    str, console.option("NAME", "The board; see `micronpu board list`.", "--board", "-b", default=USUAL)
-]
 TimeLimit = Annotated[
     float, console.option("SECONDS", "Time limit of the start, and of each vector.", "--time-limit", default="120")
 ]
@@ -114,7 +111,6 @@ def run(
             default="numbers over the range of each input",
         ),
     ] = None,
-    board: BoardName = USUAL,
     npu: Annotated[
         str | None,
         console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the one that the model is for"),
@@ -173,6 +169,7 @@ def run(
     from micronpu.board.check import MachineOptions, check_limits
     from micronpu.board.nsys_tools import chips
 
+    board = how.board or USUAL
     content = _content(file, board, board_probe)
     head = content[:8]
     if measurement is not None:
@@ -187,7 +184,7 @@ def run(
         files = (board_probe.log, measurement)
         run_on_probe(file, how, at, reference, vectors, files, json=json, print_bytes=_print_bytes)
         return
-    how.check_unused("--gdb HOST:PORT: they are for a .pte on a board behind a GDB server")
+    replace(how, board=None).check_unused("--gdb HOST:PORT: they are for a .pte on a board behind a GDB server")
     if measurement is not None and head[:4] != b"\x7fELF":
         raise OptionError(
             "--measurement is for a firmware: what a model takes on an emulated board is an estimate.",
@@ -387,7 +384,9 @@ def _print_run(npu: Npu, run: Run) -> None:
 @console.guarded
 def debug(
     file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
-    board: BoardName = USUAL,
+    board: Annotated[
+        str, console.option("NAME", "The board; see `micronpu board list`.", "--board", "-b", *FOR, default=USUAL)
+    ] = USUAL,
     npu: Annotated[
         str | None,
         console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the smallest of its family"),

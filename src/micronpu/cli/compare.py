@@ -19,7 +19,7 @@ from micronpu.base.parsing import parse_json
 from micronpu.chips import load_measured, shipped_chips
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
-from micronpu.cli.settings import Labels, MetricName
+from micronpu.cli.settings import Labels, MetricName, ModelName
 from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.targets.registry import find_target, options_for
@@ -36,10 +36,7 @@ FAILED = 1
 @console.guarded
 @console.takes(pictures=Pictures)
 def compare(
-    model: Annotated[
-        str,
-        console.argument("MODEL", "path/to/file.py:function or file.pt2, as for `micronpu compile`."),
-    ],
+    model: ModelName,
     target: Annotated[
         list[str] | None,
         typer.Option(

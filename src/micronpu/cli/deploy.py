@@ -46,6 +46,8 @@ ACTIONS = {
 """Actions of the workflow by commit, as in this project's own workflows."""
 LIMITS = {"flash": "256K", "sram": "256K"}
 """Budgets of the workflow: the template's network fits on any target."""
+FOR = ("--for", "-t", "--target")
+"""Names of the option for a program's board, in all commands."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -103,8 +105,7 @@ def deploy(
             "TARGET",
             "The board, whose memories the program must fit; see `micronpu targets`. TARGET,TARGET for two NPUs of "
             "one chip.",
-            "--for",
-            "-t",
+            *FOR,
             default="what the program was compiled for",
             complete=complete_target,
         ),
@@ -262,13 +263,16 @@ class Build:
 class ModelBuild(Build):
     """Options of a build of a model."""
 
-    target: Annotated[
+    board: Annotated[
         str | None,
         console.option(
-            "TARGET",
-            "Board for which a .pte is deployed and built, with --gdb.",
-            "--for",
-            default="what the program was compiled for",
+            "NAME",
+            "The board; see `micronpu board list`, or with --gdb, for which a .pte is deployed and built, `micronpu "
+            "targets`.",
+            "--board",
+            "-b",
+            *FOR,
+            default="corstone300; with --gdb what the program was compiled for",
             complete=complete_target,
         ),
     ] = None
@@ -283,7 +287,7 @@ class ModelBuild(Build):
     def check_unused(self, hint: str) -> None:
         """Refuse the options where nothing is built."""
         if self != type(self)():
-            raise OptionError("--for, --output and the options of a build are given, and nothing is built.", hint=hint)
+            raise OptionError("There are options of a build, and nothing is built.", hint=hint)
 
 
 def run_on_probe(
@@ -328,7 +332,7 @@ def _firmware(model: Path, how: ModelBuild, vectors: str | None, *, quiet: bool)
         folder = how.output or stack.enter_context(scratch_folder("micronpu-")) / "firmware"
         with _without(folder, model) if how.output is None else contextlib.nullcontext():
             with console.at_work("deploy"):
-                deploy_together([source], folder, target=how.target, force=is_deployed(folder))
+                deploy_together([source], folder, target=how.board, force=is_deployed(folder))
             done = built(folder, how.options())
         if not quiet:
             show(done)
@@ -405,8 +409,7 @@ def image(
         console.option(
             "TARGET",
             "The board, see `micronpu targets`.",
-            "--for",
-            "-t",
+            *FOR,
             default="what the program was compiled for",
             complete=complete_target,
         ),

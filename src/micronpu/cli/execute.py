@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError, PayloadError
 from micronpu.base.files import check_new_folder, check_writable, make_folder, read_file, write_file
 from micronpu.cli.console import ProgressCallback
 from micronpu.cli.files import load_arrays
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from micronpu.program.io import ProgramIO
     from micronpu.runtime import ArrayProgram, RunOptions
     from micronpu.runtime.arguments import TensorSignature
 
@@ -130,7 +131,7 @@ def run_program(
         check_new_folder(folder)
     for option, place in (("--profile", profile), ("--trace", trace)):
         _check_recording(option, place, rows)
-    _check_program(path)
+    taken = _inputs_of(path)
     loaded = [(name, f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     callback("load", 0.0)
     import numpy as np
@@ -152,6 +153,10 @@ def run_program(
         if not rows:
             _check_single(arrays, program.inputs)
         given = [array for _, array in arrays]
+        for number, (value, (what, array)) in enumerate(zip(taken, arrays, strict=False)):
+            given[number] = value.taken(array)
+            if given[number].dtype.kind != array.dtype.kind:
+                notes.append(f"Note: The numbers of {what} are integers q in the program, {value.meaning}.")
         if trace is not None:
             results = _traced(path, options, given, trace)
             notes.append(f"Wrote {trace}.")
@@ -217,16 +222,23 @@ def _recorded(path: Path, etdump: Path, trace: Path | None) -> RunResult:
     from micronpu.report.views.chrome import recorded_trace
 
     check_writable(trace)
-    _check_program(path)
+    _inputs_of(path)
     write_file(trace, recorded_trace(etdump, f"{path.name}, {etdump.name}").encode())
     return RunResult((), (), (f"Wrote {trace}.",))
 
 
-def _check_program(path: Path) -> None:
-    """Refuse a file that is no program, before torch is loaded."""
-    from micronpu.runtime import read_pte
+def _inputs_of(path: Path) -> Sequence[ProgramIO]:
+    """Return the inputs of a program, if their shapes are fixed; a file that is none is refused before torch loads."""
+    from micronpu.program.io import io_of
+    from micronpu.program.plan import read_plan
+    from micronpu.program.pte import read_pte
 
-    read_pte(read_file(path), name=str(path))
+    read_pte(data := read_file(path), name=str(path))
+    try:
+        plan, summary = read_plan(data)
+        return io_of(plan, summary.named_data, None)[0]
+    except (ModelError, PayloadError):
+        return ()
 
 
 def _in_order(loaded: Sequence[tuple[str, str, Array]], program: ArrayProgram, path: str) -> list[tuple[str, Array]]:

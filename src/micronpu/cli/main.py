@@ -29,7 +29,17 @@ from micronpu.cli.explore import disassemble, explore
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Command, Group, Target, chosen_options, takes_npu_options
 from micronpu.cli.reports import NOWHERE, Reports, show_times
-from micronpu.cli.settings import UNLIMITED, How, Limits, entries, names_of, only_one, quantization_of, value_of
+from micronpu.cli.settings import (
+    UNLIMITED,
+    How,
+    Limits,
+    ModelName,
+    entries,
+    names_of,
+    only_one,
+    quantization_of,
+    value_of,
+)
 from micronpu.cli.settings import flag_of as budget_flag
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, sources_of
 from micronpu.deploy.folder import check_target
@@ -53,14 +63,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelArgument = Annotated[
-    str,
-    console.argument(
-        "MODEL",
-        "file.py:function, which returns (torch.nn.Module, example inputs); a file .pt2, .tflite or .onnx; or a model "
-        "of an installed library with its weights, torchvision:NAME or timm:NAME (NAME:untrained without weights).",
-    ),
-]
 InOut = Annotated[
     str | None,
     console.option("TYPE", "Integer inputs and outputs: int8, uint8 or int16.", "--io", default="floats"),
@@ -135,7 +137,7 @@ def main(
 @console.takes(limits=Limits, reports=Reports, pictures=Pictures)
 def compile_command(
     context: typer.Context,
-    model: ModelArgument,
+    model: ModelName,
     output: Annotated[
         Path | None,
         console.option(
@@ -368,7 +370,7 @@ def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bo
 @console.takes(reports=Reports)
 def check(
     context: typer.Context,
-    model: ModelArgument,
+    model: ModelName,
     target: Target = "",
     require_full: Annotated[
         bool,

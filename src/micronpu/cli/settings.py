@@ -123,6 +123,14 @@ def bytes_of(flag: str, text: str) -> int:
     return int(size)
 
 
+ModelName = Annotated[
+    str,
+    console.argument(
+        "MODEL",
+        "file.py:function, which returns (torch.nn.Module, example inputs); a file .pt2, .tflite or .onnx; or a model "
+        "of an installed library with its weights, torchvision:NAME or timm:NAME (NAME:untrained without weights).",
+    ),
+]
 Labels = Annotated[
     str | None,
     console.option("FILE", "Labels of --data: FILE.npy or FILE.npz:name, an entry for each row, or for each sequence."),

@@ -83,10 +83,7 @@ def from_arrays(
 def _rows(array: Array, io: ProgramIO, what: str) -> list[Array]:
     """Return the rows of an array, each with the shape and type of an input or output."""
     shape, dtype = io.tensor.shape, np.dtype(io.tensor.dtype)
-    if array.dtype.kind == "f" and dtype.kind in "iu" and io.scale is not None:
-        array = io.quantize(array)
-    if array.dtype.kind == "f" and dtype.kind == "f":
-        array = array.astype(dtype)
+    array = io.taken(array)
     if array.dtype != dtype:
         raise ModelError(
             f"The elements of {what} are {array.dtype}, but the {io.name.replace('_', ' ')} of the program is {dtype}.",

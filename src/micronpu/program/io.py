@@ -36,7 +36,7 @@ FILE_KEY = f"{PREFIX}file"
 """Names, labels and normalization of the model file."""
 VECTORS = 4
 """Maximum number of calibration samples that become golden vectors of a deployed program."""
-_INTEGERS = ("int8", "uint8", "int16")
+_INTEGERS, _FLOATS = ("int8", "uint8", "int16"), ("float16", "float32", "float64")
 _DESCRIBED = {
     IO_KEY: "program's description of its integer inputs and outputs",
     RANGES_KEY: "program's description of its positions",
@@ -205,6 +205,12 @@ class ProgramIO:
     def flat(self, array: Array) -> Array:
         """Return the elements in memory order."""
         return np.ascontiguousarray(np.transpose(array, self.tensor.dim_order)).reshape(-1)
+
+    def taken(self, array: Array) -> Array:
+        """Return floats as the program takes them: quantized, or in its precision; anything else unchanged."""
+        if array.dtype.kind == "f" and self.tensor.dtype in _FLOATS:
+            return array.astype(self.tensor.dtype, copy=False)
+        return self.quantize(array) if array.dtype.kind == "f" and self.scale is not None else array
 
     def quantize(self, array: Array) -> Array:
         """Quantize floats to the program's input, in float32 like the C function."""

@@ -99,10 +99,11 @@ def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorVal
     fits = shape == wanted.shape
     if wanted.dynamic and len(shape) == len(wanted.shape):
         fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
+    scaled = "float" in dtype and "int" in wanted.dtype
     if dtype != wanted.dtype or not fits:
         raise ModelError(
             f"{where} must be {signature_of(wanted)}, but {TensorSignature(dtype, shape)} was given.",
-            hint=convert
+            hint=("the integers of the numbers: `micronpu inspect` shows what they mean" if scaled else convert)
             if fits
             else _reshaped(shape, wanted.shape) or "the shape of the example inputs that the program was compiled with",
         )

@@ -17,9 +17,11 @@ from ai_edge_litert import schema_py_generated as schema
 from tests.oracle.frontend.litert_files import FileWriter
 from tests.runtime import neutron_programs as programs
 from tests.tools import need
+from typer.testing import CliRunner
 
 import micronpu
 from micronpu.cli.inspection import inspect_pte
+from micronpu.cli.main import app
 from micronpu.deploy.deployment import deploy
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.metadata import of_onnx
@@ -72,8 +74,8 @@ def test_qparams_of_a_quantized_file(dtype: str, target: str, tmp_path: Path):
     ]
 
 
-def test_evaluate_takes_numbers_for_a_quantized_file(tmp_path: Path):
-    """Numbers go in and come out, although the file's own inputs and outputs are integers."""
+def test_numbers_are_given_to_a_quantized_file(tmp_path: Path):
+    """They go into `evaluate` and `run`, although the file's own inputs and outputs are integers."""
     path = written(linear(), tmp_path)
     program = micronpu.compile(path, target="cortex-m55")
     rows = np.random.default_rng(1).uniform(-3, 3, (32, 16)).astype(np.float32)
@@ -83,6 +85,16 @@ def test_evaluate_takes_numbers_for_a_quantized_file(tmp_path: Path):
     found = micronpu.evaluate(read_model(path).module, rows, program.buffer, labels)
     assert found.program.score is not None and found.program.score.value == 1.0
     assert found.program.against_float is not None and found.program.against_float.largest <= 0.25 + 1e-6
+    program.save(tmp_path / "net.pte")
+    np.savez(tmp_path / "rows.npz", x=rows.astype(np.float64), q=integers)
+    both = []
+    for name in ("x", "q"):
+        words = ["run", str(tmp_path / "net.pte"), "-i", f"{tmp_path}/rows.npz:{name}", "--rows", "--json"]
+        both.append(json.loads(CliRunner().invoke(app, words).stdout))
+    assert both[0]["outputs"] == both[1]["outputs"] and not both[1]["notes"]
+    assert "0.0299999993 * (q - 7)" in both[0]["notes"][0]
+    with pytest.raises(micronpu.ModelError, match=r"float32\[1, 16\] was given\. Try: the integers of the numbers"):
+        program.run(torch.from_numpy(rows[:1]))
 
 
 NAMES = ("cat", 'a "dog"', "Löwe??/", "*/ \\ snake")
