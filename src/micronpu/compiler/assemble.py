@@ -17,7 +17,7 @@ from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.basis import tool_versions
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.host import HostPart, host_part, with_parts
+from micronpu.compiler.host import Compiled, HostPart, host_part, with_parts
 from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
 from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.thresholds import ALIGNMENT
@@ -65,8 +65,18 @@ class Staged:
     expected: Expected | None = None
 
     @classmethod
-    def of(cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, *, name: str = "") -> Staged:
-        """Run the quantized module if the program is to be compared with it, and compile the NPU's parts."""
+    def of(
+        cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, compiled: Compiled, name: str
+    ) -> Staged:
+        """Run the quantized module if the program is to be compared with it, and compile the NPU's parts.
+
+        Args:
+            compiled: by a search; not compiled again, unless inputs or outputs have become integers since.
+        """
+        module, host = quantized.module, None
+        if quantized.meaning is None:
+            module, host = compiled.get(module, (module, None))
+            quantized = replace(quantized, module=module)
         expected: Expected | None = None
         if checks.run:
             with clock.early("verify"):
@@ -77,7 +87,7 @@ class Staged:
                     quantized.results,
                     proposal=quantized.proposal,
                 )
-        host = host_part(quantized.module, device, clock, quantized.meaning, name)
+        host = host or host_part(module, device, clock, quantized.meaning, name)
         hold(host.module, states_of(quantized.module))
         return cls(quantized, host, name, expected)
 

@@ -16,7 +16,7 @@ from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
-from micronpu.compiler.host import with_parts
+from micronpu.compiler.host import Compiled, with_parts
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
 from micronpu.compiler.quantized import Methods, check_methods, opened_methods, quantized_methods
@@ -130,6 +130,7 @@ def compile_model(
     how = Quantization.of(quantization)
     fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights
     is_fixed = train is not None or fewer is not None or not isinstance(calibration, Mapping)
+    compiled = Compiled()
     quantized = quantized_methods(
         methods,
         {n: how.quantizer_for(device.quantizer, train is not None, chooses=not is_fixed) for n in methods},
@@ -139,12 +140,12 @@ def compile_model(
         held_out=checks,
         reduced=fewer,
         float_too=checks.run,
-        allowed=None if is_fixed else allowed_by(how, device),
+        allowed=None if is_fixed else allowed_by(how, device, compiled),
     )
     if train is None:
         quantized = {name: replace(one, proposal=one.proposal or how.proposal) for name, one in quantized.items()}
     staged = [
-        Staged.of(one, device, clock, checks, name=name)
+        Staged.of(one, device, clock, checks, compiled, name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
     ]
     if len(staged) > 1:

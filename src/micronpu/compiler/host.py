@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -61,6 +62,8 @@ class HostPart:
     core_graphs: tuple[Graph, ...] = ()
 
 
+Compiled: TypeAlias = WeakKeyDictionary[GraphModule, tuple[GraphModule, HostPart]]
+"""Copies of quantized modules that a search has compiled, with their core parts."""
 _Loops: TypeAlias = list[tuple[HostPart, int]]
 """The compiled steps of a program's loops, and the number of calls of each."""
 

@@ -12,6 +12,7 @@ A network for which int8 suffices keeps its int8 program, byte for byte.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import defaultdict
@@ -40,7 +41,7 @@ from micronpu.compiler.candidates import (
     typed,
 )
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.host import host_part
+from micronpu.compiler.host import Compiled, host_part
 from micronpu.frontend.facts import SEARCHED
 from micronpu.frontend.tensors import copied
 from micronpu.frontend.units import work_of
@@ -83,8 +84,12 @@ class Chosen:
     proposal: str = ""
 
 
-def allowed_by(how: Quantization, device: Device) -> Allowed | None:
-    """Return limits of a search for a user's request; None if the user has decided everything."""
+def allowed_by(how: Quantization, device: Device, compiled: Compiled) -> Allowed | None:
+    """Return limits of a search for a user's request; None if the user has decided everything.
+
+    Args:
+        compiled: receives what is compiled for a price.
+    """
     if not how.is_auto or how.slowdown is None:
         return None
     own = {} if how.settings is None else read_quantization(how.settings)
@@ -96,7 +101,9 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         return wanted.quantizer_for(device.quantizer)
 
     def price(modules: Modules) -> PrecisionPrice:
-        made = [host_part(copied(m), device.unverified()) for m in modules.values()]
+        copies = [copied(m) for m in modules.values()]
+        made = [host_part(m, copy.copy(device)) for m in copies]  # a device keeps decisions about one program
+        compiled.update(zip(modules.values(), zip(copies, made, strict=True), strict=True))
         memory = device.chip.memory_for(ACTIVATIONS) if device.chip is not None else None
         if memory is not None and any((part.npu_sram or 0) > memory.bytes for own in made for part in own.partitions):
             raise UnsupportedError(f"The NPU needs more than the chip's {memory}.")

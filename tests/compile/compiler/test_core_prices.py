@@ -12,7 +12,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.candidates import Tried
-from micronpu.compiler.host import float_cycles
+from micronpu.compiler.host import Compiled, float_cycles
 from micronpu.compiler.precision import Search, allowed_by
 from micronpu.partition import decisions
 from micronpu.quantize.data import Trial
@@ -77,7 +77,7 @@ def test_a_core_without_floats_is_slower() -> None:
 
 def test_more_operators_in_float_are_not_faster() -> None:
     device = device_for("corstone300")
-    allowed = allowed_by(Quantization(activations="auto"), device)
+    allowed = allowed_by(Quantization(activations="auto"), device, Compiled())
     assert allowed is not None
     prices = iter([PrecisionPrice(100.0, 1.0, {}), PrecisionPrice(60.0, 0.6, {}, in_float=1)])
     model = torch.fx.symbolic_trace(nn.Identity())

@@ -13,7 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.compiler import precision
+from micronpu.compiler import assemble, precision
 from micronpu.compiler.candidates import Tried
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.program import is_quantize
@@ -200,10 +200,12 @@ def milliseconds(program: micronpu.CompiledProgram) -> float:
     return sum(t.milliseconds for t in program.report.latency)
 
 
-def test_a_logarithm_of_a_power_is_near_float_within_the_time():
+def test_a_logarithm_of_a_power_is_near_float_within_the_time(monkeypatch):
     data = rows(1, 64)
     int8 = compiled(LogPower(), data, "corstone300", quantization="int8")
-    auto = compiled(LogPower(), data, "corstone300", quantization="auto")
+    with monkeypatch.context() as once:  # what the search has compiled is not compiled again
+        once.delattr(assemble, "host_part")
+        auto = compiled(LogPower(), data, "corstone300", quantization="auto")
     chosen = compiled(LogPower(), data, "corstone300", quantization="accurate")
     assert milliseconds(auto) <= milliseconds(chosen) and auto.report.accuracy.sqnr > 30
     time = f"{milliseconds(int8):.3g} ms"
