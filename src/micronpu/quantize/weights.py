@@ -74,18 +74,18 @@ def _operands(
     rows: Mapping[str, Sequence[Row]],
     layers: Mapping[str, Sequence[tuple[Node, Any]]],
     with_moments: bool,
-) -> dict[tuple[str, str], _Statistics]:
+) -> dict[tuple[str, str], Statistics]:
     """Return the statistics of layers' operands, by method and name of the layer.
 
     Layers of several methods with the same weight have one statistics, so that the weight stays the same.
     """
-    found: dict[tuple[str, str], _Statistics] = {}
-    of_weight: dict[tuple[str, int], _Statistics] = {}
+    found: dict[tuple[str, str], Statistics] = {}
+    of_weight: dict[tuple[str, int], Statistics] = {}
     for name, module in prepared.items():
         own, seen = [layer for layer, _ in layers[name]], Counter[str]()
         for layer in own:
             seen[digest := of_tensors([weight := _weight(module, layer)])] += 1
-            one = _Statistics(layer, weight.shape, with_moments)
+            one = Statistics(layer, weight.shape, with_moments)
             found[name, layer.name] = of_weight.setdefault((digest, seen[digest]), one)
         count = _rows_wanted(module, own)
         step = max(1, len(rows[name]) // count)
@@ -98,7 +98,7 @@ def _operands(
 
 
 def _correct_layer(
-    prepared: GraphModule, layer: Node, observer: Any, operand: _Statistics, corrections: Corrections
+    prepared: GraphModule, layer: Node, observer: Any, operand: Statistics, corrections: Corrections
 ) -> None:
     weight, most = _weight(prepared, layer), int(observer.quant_max)
     scale = _scale(observer, weight)
@@ -155,7 +155,7 @@ def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
     return scale.reshape([-1 if i == axis else 1 for i in range(weight.dim())])
 
 
-class _Statistics:
+class Statistics:
     """Mean and second moments of the operand values that are multiplied with an output channel's weights.
 
     Attributes:
@@ -179,45 +179,44 @@ class _Statistics:
         return self.moments.nbytes if self.moments is not None else 0
 
     def add(self, x: torch.Tensor) -> None:
-        patches = self._patches(x.detach()).double()  # [groups, positions, K]
-        self._total = patches.sum(1) + (self._total if self._total is not None else 0)
-        self._rows += patches.shape[1]
-        if not self._with_moments or patches.shape[2] > at.WIDEST:
+        x, windows = self._padded(x.detach())
+        groups = int(self._given.get("groups", 1))
+        total = _taps(_taps(x, 2, *windows[0]).sum((0, 2), dtype=torch.float64), 1, *windows[1]).sum(1)
+        total = total.reshape(groups, -1)  # [groups, K]
+        self._total = total if self._total is None else self._total + total
+        places = torch.arange(x[:, 0].numel()).reshape(x[:, 0].shape)
+        places = _taps(_taps(places, 1, *windows[0]), 2, *windows[1]).flatten(0, 2).flatten(1)  # [positions, taps]
+        count = len(places)
+        self._rows += count
+        if not self._with_moments or total.shape[1] > at.WIDEST:
             return
-        every = max(1, patches.shape[1] // at.MOST_POSITIONS)
-        some = patches[:, every // 2 :: every]
-        turned, each = some.transpose(1, 2), patches.shape[1] / some.shape[1]
+        every = max(1, count // at.MOST_POSITIONS)
+        places = places[every // 2 :: every]
+        some = x.transpose(0, 1).flatten(1)[:, places.flatten()].reshape(groups, -1, *places.shape)
+        some = some.transpose(1, 2).flatten(2).double()  # [groups, positions, K]
+        turned, each = some.transpose(1, 2), count / len(places)
         if self.moments is None:
-            self.moments = some.new_zeros(len(some), some.shape[2], some.shape[2])
-        for i in range(0, some.shape[2], at.MOMENTS_AT_ONCE):  # the products below the diagonal are the same
+            self.moments = some.new_zeros(groups, total.shape[1], total.shape[1])
+        for i in range(0, total.shape[1], at.MOMENTS_AT_ONCE):  # the products below the diagonal are the same
             j = i + at.MOMENTS_AT_ONCE
             self.moments[:, i:j, i:].baddbmm_(turned[:, i:j], some[:, :, i:], alpha=each)
 
-    def _patches(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the values that each output position multiplies with weights."""
+    def _padded(self, x: torch.Tensor) -> tuple[torch.Tensor, list[tuple[int, int, int]]]:
+        """Return an operand as [N, C, H, W] with its padding, and the size, stride and dilation of both windows."""
         if self._name in LINEAR:
-            return x.reshape(1, -1, x.shape[-1])
-        given, groups = self._given, int(self._given["groups"])
-        lines = self._name not in CONVOLUTIONS_2D
-        shape = self._taps
+            return x.reshape(-1, x.shape[-1], 1, 1), [(1, 1, 1)] * 2
+        given, shape = self._given, self._taps
+        x = x.reshape(-1, *x.shape[-1 - len(shape) :])  # some have no axis N
         stride, dilation = (_sizes(given[k], len(shape)) for k in ("stride", "dilation"))
         if isinstance(given["padding"], str):
             reach = [d * (k - 1) for d, k in zip(dilation, shape, strict=True)]
             sides = [(r // 2, r - r // 2) if given["padding"] == "same" else (0, 0) for r in reach]
         else:
             sides = [(p, p) for p in _sizes(given["padding"], len(shape))]
-        if lines:
-            x, shape = x.unsqueeze(2), [1, *shape]
-            stride, dilation, sides = [1, *stride], [1, *dilation], [(0, 0), *sides]
-        x = torch.nn.functional.pad(x, [side for pair in reversed(sides) for side in pair])
-        if {*shape, *stride} == {1}:
-            found = x.flatten(2)
-        else:
-            found = torch.nn.functional.unfold(
-                x, tuple(shape), dilation=tuple(dilation), stride=tuple(stride)
-            )  # [N, C * taps, positions]
-        count = found.shape[1] // groups
-        return found.reshape(len(x), groups, count, -1).permute(1, 0, 3, 2).reshape(groups, -1, count)
+        windows = list(zip(shape, stride, dilation, strict=True))
+        if self._name not in CONVOLUTIONS_2D:
+            x, windows, sides = x.unsqueeze(2), [(1, 1, 1), *windows], [(0, 0), *sides]
+        return torch.nn.functional.pad(x, [side for pair in reversed(sides) for side in pair]), windows
 
     def mean_of(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the mean result of each output channel with other weights [O, ...] and no bias."""
@@ -241,6 +240,11 @@ class _Statistics:
         result = torch.stack(found).reshape(weight.shape)
         self._rounded = scale.clone(), most, result.clone()
         return result
+
+
+def _taps(x: torch.Tensor, axis: int, size: int, stride: int, dilation: int) -> torch.Tensor:
+    """Return the windows along an axis, a view whose new last axis is the position in the window."""
+    return x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
 
 
 def _sizes(value: Any, count: int) -> list[int]:
