@@ -143,7 +143,7 @@ class _Fix:
                 "to tell a gain from chance.",
                 hint=f"{needed} rows or more, better a hundred",
             )
-        nodes = tree_leaves([n.args for n in subject.module.graph.nodes if n.op == "output"])
+        nodes = tree_leaves(subject.module.graph.output_node().args)
         values = [n.meta.get("val") for n in nodes if isinstance(n, Node)]
         size = sum(v.numel() for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
         wanted = min(-(-_LEAST_RESULTS // max(size, 1)), max(_MOST_RUNS // len(choosing), 1))

@@ -21,7 +21,7 @@ from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
-from micronpu.frontend.tensors import add_constant, copied
+from micronpu.frontend.tensors import add_constant, copied, replace_each
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -47,7 +47,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     """
     module = copied(quantized)
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     for node in filter(is_any_dequantize, list(graph.nodes)):
         source = node.args[0]
         assert isinstance(source, Node)
@@ -61,10 +61,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
             value = add_constant(module, node, evaluate(module, node), "weight")
         node.replace_all_uses_with(value)
     graph.eliminate_dead_code()
-    for node in list(graph.nodes):
-        if (value := quantized_from(node)) is not node:  # of a result
-            node.replace_all_uses_with(value)
-    graph.eliminate_dead_code()
+    replace_each(module, quantized_from)  # of results
     for node in graph.nodes:  # without what the first quantization noted
         node.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
     module.recompile()

@@ -151,7 +151,7 @@ def _inputs(program: ExportedProgram) -> Iterator[Any]:
     held = {**program.state_dict, **program.constants}
     given = (program.example_inputs or ((),))[0]
     examples = iter(given if all(isinstance(value, torch.Tensor) for value in given) else ())
-    claims = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    claims = [node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")]
     for spec, claim in zip(program.graph_signature.input_specs, claims, strict=True):
         value = next(examples, claim) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "", claim)
         yield without_data(value)

@@ -128,7 +128,7 @@ class Quantized:
         if data is None:
             rows = (given.examples,)
             return cls(given.module, given.examples, rows, Trial((rows,)), notes=notes, digests=digests, file=file)
-        names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
+        names = [n.name for n in given.module.graph.find_nodes(op="placeholder")][: len(given.examples)]
         count, default = sum(map(len, data.sequences)), quantizer.settings.default
         steps = 65535 if default is not None and default.activations == "int16" else 255
         warnings = of_data(data.rows, names, count, data.distinct, steps, _only_read(given) if alone else ())

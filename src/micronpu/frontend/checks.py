@@ -270,7 +270,7 @@ def check_parameters(module: nn.Module) -> None:
 
 def check_examples(module: GraphModule, examples: Sequence[torch.Tensor]) -> None:
     """Raise `ModelError` if example inputs do not match the inputs of their program."""
-    expected = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
+    expected = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
     if len(expected) != len(examples):
         raise ModelError(
             f"`example_inputs` holds {len(examples)} tensors, but the program takes {len(expected)}.",

@@ -27,7 +27,16 @@ from micronpu.frontend.functional import (
 )
 from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called, reveal_functions
-from micronpu.frontend.tensors import States, add_constant, copied, lift, resolve_negative_bits, states_of
+from micronpu.frontend.tensors import (
+    States,
+    add_constant,
+    clean,
+    copied,
+    lift,
+    replace_each,
+    resolve_negative_bits,
+    states_of,
+)
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 
@@ -89,7 +98,7 @@ def exported(
 
 def inputs_not_negative(given: Exported, rows: Sequence[Sequence[torch.Tensor]]) -> frozenset[str]:
     """Return names of integer inputs that are non-negative in all calibration samples and examples."""
-    nodes = [n for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
+    nodes = given.module.graph.find_nodes(op="placeholder")[: len(given.examples)]
     return frozenset(
         node.name
         for i, node in enumerate(nodes)
@@ -220,16 +229,15 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}.",
             hint="example inputs of the shapes that it was exported with",
         ) from error
-    for node in list(model.graph.nodes):
-        if (size := SIZE.take(node)) is not None:
-            node.replace_all_uses_with(size)
-    for node in list(model.graph.nodes):
+
+    def constant(node: Node) -> Any:
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
             # A constructor, whose shape depended on the batch size.
-            constant = add_constant(model, node, called(node, {}), "constant")
-            node.replace_all_uses_with(constant)
-    model.graph.eliminate_dead_code()
-    model.recompile()
+            return add_constant(model, node, called(node, {}), "constant")
+        return SIZE.take(node)
+
+    replace_each(model, constant)
+    clean(model)
     return model
 
 

@@ -593,6 +593,6 @@ def _input(builder: GraphBuilder, type: TensorType, channels_last: bool) -> Tens
 
 def import_program(view: ProgramView) -> Graph:
     """Return the graph of a whole program with integer inputs and outputs, as a delegate receives it."""
-    (output,) = (n for n in view.graph.nodes if n.op == "output")
+    output: Any = view.graph.output_node()
     results = [n for n in output.args[0] if isinstance(n, Node)]
     return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)

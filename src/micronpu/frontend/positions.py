@@ -114,7 +114,7 @@ def not_negative(module: GraphModule) -> set[Node]:
     They are inputs that the module's meta names, states that start and remain non-negative, constants, and results of
     operators that keep them non-negative.
     """
-    sure = [n for n in module.graph.nodes if n.op == "placeholder" and n.name in NOT_NEGATIVE.of(module)]
+    sure = [n for n in module.graph.find_nodes(op="placeholder") if n.name in NOT_NEGATIVE.of(module)]
     integers = [end for end in state_ends(module) if end[0].initial.dtype in _INTEGERS and end[0].initial.numel()]
     kept = [(own, new) for state, own, new in integers if int(state.initial.min()) >= 0]
     while True:
@@ -156,7 +156,7 @@ def ranges_of(module: GraphModule) -> dict[int, int]:
         module: with its states as its last inputs.
     """
     own = {state.node for state in states_of(module).values}
-    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     sizes = _sizes(module, _all_bounds(module))
     return {inputs.index(root): size for root, size in sizes.items() if root.name not in own}
 

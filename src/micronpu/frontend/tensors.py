@@ -153,6 +153,25 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     return node
 
 
+def replace_each(model: GraphModule, find: Callable[[Node], Any]) -> bool:
+    """Replace each node for which a function returns another value, in place; return whether there was any."""
+    changed = False
+    for node in list(model.graph.nodes):
+        made = find(node)
+        if made is not None and made is not node:
+            node.replace_all_uses_with(made)
+            changed = True
+    clean(model, changed)
+    return changed
+
+
+def clean(model: GraphModule, changed: bool = True) -> None:
+    """Remove unused nodes from a program that was changed, in place."""
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+
+
 def read(model: nn.Module, node: Node) -> Any:
     """Return what a ``get_attr`` node reads: a parameter, a buffer or a submodule."""
     return operator.attrgetter(str(node.target))(model)
@@ -302,7 +321,7 @@ def results_of(model: GraphModule) -> list[Node]:
 def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
     """Return each state with its input and the node that computes its new value."""
     states = states_of(model).values
-    inputs = {n.name: n for n in model.graph.nodes if n.op == "placeholder"} if states else {}
+    inputs = {n.name: n for n in model.graph.find_nodes(op="placeholder")} if states else {}
     results: Any = model.graph.output_node().args[0] if states else ()
     new = results[len(results) - len(states) :]
     return [(state, inputs[state.node], value) for state, value in zip(states, new, strict=True)]
@@ -354,7 +373,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     module, codegen = with_own_graph(module), codegen_of(module.graph)
     graph, names = module.graph, [n.name for n in writes]
     by_name = {n.name: n for n in graph.nodes}
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     taken = set(by_name)
     found: dict[str, tuple[State, Node]] = {}
 
@@ -410,7 +429,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
     kept, new = results[: -len(states.values)], results[-len(states.values) :]
-    holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
+    holders = {n.name: n for n in graph.find_nodes(op="placeholder")}
     mine = {holders[s.node] for s in states.values}
     first = next(n for n in graph.nodes if n.op != "placeholder")
 

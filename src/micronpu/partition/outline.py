@@ -38,7 +38,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.frontend.tensors import attribute, put, read, states_of
+from micronpu.frontend.tensors import attribute, clean, put, read, replace_each, states_of
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CLONE, CONVERSION, FLIPPED_BITS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
@@ -135,7 +135,7 @@ def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tup
             called[number] = graph.call_module(calls[number][0], tuple(copies[n] for n in parts[number].inputs))
         copies[node] = graph.call_function(operator.getitem, (called[number], index))
         copies[node].meta["val"] = _zeros(node, leaves_channels_last(node), "meta")
-    (output,) = (n for n in module.graph.nodes if n.op == "output")
+    output = module.graph.output_node()
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
     graph.set_codegen(codegen_of(module.graph))
     for node in graph.nodes:
@@ -202,9 +202,7 @@ def move_integers(module: GraphModule) -> bool:
         for reader in quantizes_of(node):
             reader.replace_all_uses_with(node)
             module.graph.erase_node(reader)
-    if chosen:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+    clean(module, bool(chosen))
     return bool(chosen)
 
 
@@ -220,15 +218,8 @@ def pass_on_integers(module: GraphModule) -> None:
     flips the highest bit.
     """
     move_integers(module)
-    changed = False
     for find in (_shifted, _decision):
-        for node in list(module.graph.nodes):
-            if (source := find(node)) is not None:
-                node.replace_all_uses_with(source)
-                changed = True
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+        replace_each(module, find)
 
 
 def _shifted(node: Node) -> Node | None:
@@ -360,7 +351,7 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     graph = Graph()
     copies: dict[Node, Node] = {}
     constants: list[torch.Tensor] = []
-    x, *states = [n for n in step.graph.nodes if n.op == "placeholder"]
+    x, *states = step.graph.find_nodes(op="placeholder")
     for node in (*states, x):
         copies[node] = graph.node_copy(node)
     first = graph.call_function(len, ((),))  # marks where constants are inserted
@@ -374,7 +365,7 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
                     copies[node] = graph.placeholder(f"constant_{len(constants)}")
                 constants.append(value)
             elif node.op == "call_module" and isinstance(part := source.get_submodule(str(node.target)), GraphModule):
-                inside = [n for n in part.graph.nodes if n.op == "placeholder"]
+                inside = part.graph.find_nodes(op="placeholder")
                 copies.update(zip(inside, (copies[n] for n in node.args), strict=True))
                 copy_nodes(part)
                 outcome: Any = part.graph.output_node().args[0]
@@ -393,6 +384,6 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     graph.erase_node(first)
     assert len(results) == count + 1
     graph.output(tuple(results))
-    for given in [n for n in graph.nodes if n.op == "placeholder"]:
+    for given in graph.find_nodes(op="placeholder"):
         _copy_for_views(step, given)
     return GraphModule(step, graph), constants

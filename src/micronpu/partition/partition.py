@@ -381,8 +381,8 @@ def outlined_order(graph: FxGraph, calls: Sequence[Partition]) -> list[FxNode]:
         InternalError: a call waits for its own result.
     """
     home = {output: call for call in calls for output in call.outputs}
-    order: dict[FxNode, None] = dict.fromkeys(n for n in graph.nodes if n.op == "placeholder")
-    (result,) = (n for n in graph.nodes if n.op == "output")
+    order: dict[FxNode, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))
+    result = graph.output_node()
     stack: list[tuple[FxNode, bool]] = [(n, False) for n in reversed(result.all_input_nodes)]
     waiting: set[FxNode] = set()
     while stack:

@@ -19,7 +19,7 @@ from micronpu.frontend.facts import IN_TRAINING, QPARAMS
 from micronpu.frontend.importer import can_fuse
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
 from micronpu.frontend.run import called
-from micronpu.frontend.tensors import add_constant, attribute, is_trained
+from micronpu.frontend.tensors import add_constant, attribute, clean, is_trained, replace_each
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.facts import NUMBERED
@@ -31,7 +31,7 @@ from micronpu.quantize.nodes import takes_clamp
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.thresholds import MOST_FOLDED
-from micronpu.quantize.writer import GraphWriter, apply, clean, first_of, is_on, switchable
+from micronpu.quantize.writer import GraphWriter, apply, first_of, is_on, switchable
 
 aten = torch.ops.aten
 
@@ -170,26 +170,21 @@ def fold_constants(model: GraphModule) -> bool:
     ones(8) -> expand(2, 8) -> y        y is a constant
     weight -> slice(0:8) -> y           y is a constant, as the projections of `torch.nn.MultiheadAttention` are
     """
-    changed = False
-    for node in list(model.graph.nodes):
-        value = node.meta.get("val")
-        name = overload_name(node)
-        if not name or not isinstance(value, torch.Tensor) or value.numel() > MOST_FOLDED:
-            continue
+
+    def folded(node: Node) -> Node | None:
+        value, name = node.meta.get("val"), overload_name(node)
+        if not name or not node.users or not isinstance(value, torch.Tensor) or value.numel() > MOST_FOLDED:
+            return None
         if is_random(node) or (name in DROPOUTS and IN_TRAINING.of(model)):
-            continue
-        operands = [attribute(model, n) for n in node.all_input_nodes]
-        if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):
-            continue
-        if not node.users or any(isinstance(o, torch.Tensor) and o.is_meta for o in operands):
-            continue
-        known = dict(zip(node.all_input_nodes, operands, strict=True))
+            return None
+        known = {n: attribute(model, n) for n in node.all_input_nodes if not is_trained(model, n)}
+        if len(known) < len(node.all_input_nodes) or any(v is None or v.is_meta for v in known.values()):
+            return None
         with torch.no_grad():
-            result = called(node, {n: value.detach().clone() for n, value in known.items()})
-        node.replace_all_uses_with(add_constant(model, node, result.contiguous(), "folded"))
-        model.graph.erase_node(node)
-        changed = True
-    return changed
+            result = called(node, {n: v.detach().clone() for n, v in known.items() if v is not None})
+        return add_constant(model, node, result.contiguous(), "folded")
+
+    return replace_each(model, folded)
 
 
 def prepare_for_annotation(

@@ -19,7 +19,7 @@ from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SE
 from micronpu.frontend.importer import can_fuse, clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import Function, Steps, called, elementwise, is_pointwise, steps_of
-from micronpu.frontend.tensors import attribute, constant_nodes, is_trained, number
+from micronpu.frontend.tensors import attribute, clean, constant_nodes, is_trained, number, replace_each
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops.comparisons import CHOICES, FILLS
@@ -29,7 +29,7 @@ from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.tiling import PADS
 from micronpu.quantize.nodes import form_of, line_of, power_of, takes_clamp
 from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN, SATURATING
-from micronpu.quantize.writer import GraphWriter, clean, switchable
+from micronpu.quantize.writer import GraphWriter, switchable
 
 Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
 
@@ -41,17 +41,12 @@ def spelled_out(model: GraphModule, able: Capabilities) -> bool:
     Exact up to float rounding: 1 / exp(x) and z / exp(x) as exp(-x), exp(x) / sum(exp(x)) as softmax(x),
     log(sigmoid(x)) as log_sigmoid(x), sqrt(x * x) as abs(x), max(x) + log(sum(exp(x - max(x)))) as logsumexp(x).
     """
-    changed = False
-    for node in list(model.graph.nodes):
-        identity = _IDENTITIES.get(form_of(node))
-        if identity is None or not is_float32(node):
-            continue
-        made = identity(model, node, GraphWriter(model, node, able, {}))
-        if made is not None:
-            node.replace_all_uses_with(made)
-            model.graph.erase_node(node)
-            changed = True
-    return changed
+
+    def known(node: Node) -> Node | None:
+        identity = _IDENTITIES.get(form_of(node)) if is_float32(node) else None
+        return None if identity is None else identity(model, node, GraphWriter(model, node, able, {}))
+
+    return replace_each(model, known)
 
 
 def _of_log(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.frontend.facts import LOOP_QPARAMS
 from micronpu.frontend.integers import integer_states, stored_as, to_integer_io
 from micronpu.frontend.program import Edge, ProgramView, add_dequantize, add_quantize, integers_behind, quantizes_of
-from micronpu.frontend.tensors import KEY, State, States, add_constant, states_of, with_own_graph
+from micronpu.frontend.tensors import KEY, State, States, add_constant, clean, states_of, with_own_graph
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.observers import is_fixed, is_of_extremes
@@ -130,7 +130,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
         loop.prepared = prepare(with_own_graph(loop.body), inner)
         settle_concat_groups(loop.prepared)  # the loop needs the qparams of its step before calibration
         loop.prepared.meta[KEY] = states_of(loop.body)
-        inputs = {n.name: n for n in loop.prepared.graph.nodes if n.op == "placeholder"}
+        inputs = {n.name: n for n in loop.prepared.graph.find_nodes(op="placeholder")}
         outside = observer_of(prepared, node.args[0])
         if outside is not None:
             _exchange(loop.prepared, _behind(loop.prepared, inputs["x"]), outside)
@@ -183,11 +183,8 @@ def integer_loops(module: GraphModule) -> None:
 
     p8 -> dequantize -> loop -> y -> quantize -> y8        p8 -> loop -> y8
     """
-    changed = False
-    for node, loop in list(loops_of(module)):
-        if not LOOP_QPARAMS.is_said(loop.body):
-            continue
-        changed = True
+    found = [(node, loop) for node, loop in loops_of(module) if LOOP_QPARAMS.is_said(loop.body)]
+    for node, loop in found:
         graph, all_qparams, view = module.graph, loop.all_qparams, ProgramView(module)
         node.args = tuple(
             _as_integers(module, view, node, x, qparams) for x, qparams in zip(node.args, all_qparams, strict=True)
@@ -202,9 +199,7 @@ def integer_loops(module: GraphModule) -> None:
             for user in [u for u in quantizes_of(floats) if Edge.of(u) == qparams]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+    clean(module, bool(found))
 
 
 def _index(node: Node) -> int | None:

@@ -313,7 +313,7 @@ def mark_standardisation(
     ]
     if default is None or not rows:
         return
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     for number, node in enumerate(inputs[: len(rows[0])]):
         if not rows[0][number].is_floating_point() or not rows[0][number].numel():
             continue

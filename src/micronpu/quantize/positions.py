@@ -20,7 +20,7 @@ from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name
 from micronpu.frontend.run import Run
-from micronpu.frontend.tensors import add_constant, attribute
+from micronpu.frontend.tensors import add_constant, attribute, replace_each
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
@@ -78,16 +78,15 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
     For positions of one axis that are never negative, no two of which are equal.
     """
-    replacing = [n for n in model.graph.nodes if overload_name(n) and replaced_in(overload_name(n), arguments(n))]
+    replacing = {n for n in model.graph.nodes if overload_name(n) and replaced_in(overload_name(n), arguments(n))}
     if not replacing or not capabilities.lookups:
         return False
-    changed, known = False, roots(model)
-    for node in replacing:
-        made = _blended(GraphWriter(model, node, capabilities, shared), known)
-        if made is not None:
-            node.replace_all_uses_with(made)
-            changed = True
-    return changed
+    known = roots(model)
+
+    def blended(node: Node) -> Node | None:
+        return _blended(GraphWriter(model, node, capabilities, shared), known) if node in replacing else None
+
+    return replace_each(model, blended)
 
 
 def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:

@@ -213,7 +213,7 @@ def _adopt(model: GraphModule, made: GraphModule, node: Node) -> None:
 
 
 def _inputs(model: GraphModule) -> list[Node]:
-    return [node for node in model.graph.nodes if node.op == "placeholder"]
+    return model.graph.find_nodes(op="placeholder")
 
 
 def annotated(model: GraphModule) -> set[str]:

@@ -35,7 +35,7 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
 from micronpu.frontend.run import evaluate
-from micronpu.frontend.tensors import attribute, copied, free_name, is_constant
+from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
 from micronpu.ir.lowering import facts_of
 from micronpu.ops.convolution import BY_AXES, TRANSPOSED
 from micronpu.ops.facts import LAYERS
@@ -463,7 +463,7 @@ class LastWeights(Hook):
 
 def observe_last_weights(model: GraphModule) -> None:
     """Add the node of `LastWeights` to an annotated model, in place."""
-    first, x = next(iter(model.graph.nodes)), next((n for n in model.graph.nodes if n.op == "placeholder"), None)
+    first, x = next(iter(model.graph.nodes)), next(iter(model.graph.find_nodes(op="placeholder")), None)
     if x is not None:
         if x is not first:
             first.prepend(x)
@@ -508,8 +508,7 @@ def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], Qua
         config = config_of(layer)
         _rewrite(model, node, layer, given, config is not None and config.freeze_batch_norm)
     model.graph.lint()
-    model.graph.eliminate_dead_code()
-    model.recompile()
+    clean(model)
 
 
 def _counts_batches(model: GraphModule, node: Node) -> bool:

@@ -34,7 +34,7 @@ from micronpu.frontend.facts import (
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
 from micronpu.frontend.run import evaluate
-from micronpu.frontend.tensors import add_constant, attribute, is_constant, is_trained
+from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CONVERSION, PRODUCT
@@ -318,13 +318,6 @@ def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
 def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: Any) -> None:
     """Apply a rewrite of a whole program, which returns whether anything changed, unless it is disabled."""
     clean(model, is_on(rewrite, disabled) and rewrite(model, *more))
-
-
-def clean(model: GraphModule, changed: bool) -> None:
-    """Remove unused nodes from a program that was changed, in place."""
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
 
 
 def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:

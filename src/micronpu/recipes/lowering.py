@@ -129,7 +129,7 @@ def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
     if program.example_inputs:
         return tuple(program.example_inputs[0])
     given = set(program.graph_signature.user_inputs)
-    return _zeros(node for node in program.graph.nodes if node.op == "placeholder" and node.name in given)
+    return _zeros(node for node in program.graph.find_nodes(op="placeholder") if node.name in given)
 
 
 def _zeros(inputs: Iterable[Node]) -> Inputs:

@@ -183,7 +183,7 @@ def _inputs(view: ProgramView, read: Iterable[Node]) -> dict[Node, str]:
 
 def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
     """The integer nodes of the program's outputs, in order."""
-    (output,) = (n for n in view.graph.nodes if n.op == "output")
+    output: Any = view.graph.output_node()
     found = []
     for node in output.args[0]:
         integers = integers_behind(node)

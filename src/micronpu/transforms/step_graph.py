@@ -59,7 +59,7 @@ class StepGraph:
     def __init__(self, module: GraphModule, axis: int, step: int) -> None:
         self._module = module
         self._axis, self._step = axis, step
-        (x,) = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
+        (x,) = (n.meta["val"] for n in module.graph.find_nodes(op="placeholder"))
         self._frames = int(x.shape[axis])
         self._graph = Graph()
         self._aten = calls_into(self._graph)

@@ -88,7 +88,7 @@ def with_intermediates(model: GraphModule, nodes: Collection[str]) -> GraphModul
     """Return the network, sharing its weights, with the outputs of some nodes as an additional result."""
     graph = copy.deepcopy(model.graph)
     graph.set_codegen(CodeGen())  # separate inputs, and no nested results
-    (output,) = (n for n in graph.nodes if n.op == "output")
+    output = graph.output_node()
     output.args = ((output.args[0], tuple(n for n in graph.nodes if n.name in nodes)),)
     return GraphModule(model, graph)
 

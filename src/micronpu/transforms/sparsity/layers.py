@@ -316,7 +316,7 @@ class FloatNetwork:
 
 def takes_any_batch(model: GraphModule) -> bool:
     """True if a program accepts batches of any size."""
-    values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
+    values = [n.meta.get("val") for n in model.graph.find_nodes(op="placeholder")]
     return all(isinstance(v, Tensor) and v.dim() > 0 and not isinstance(v.shape[0], int) for v in values)
 
 

@@ -242,7 +242,7 @@ def _last_reads(model: GraphModule) -> dict[Node, list[Node]]:
     found: dict[Node, list[Node]] = {}
     for read, node in last.items():
         found.setdefault(node, []).append(read)
-    found.pop(next(n for n in model.graph.nodes if n.op == "output"), None)
+    found.pop(model.graph.output_node(), None)
     return found
 
 
