@@ -160,6 +160,8 @@ def replace_each(model: GraphModule, find: Callable[[Node], Any]) -> bool:
         made = find(node)
         if made is not None and made is not node:
             node.replace_all_uses_with(made)
+            if node.op == "call_function":  # one that draws numbers is no dead code to torch
+                model.graph.erase_node(node)
             changed = True
     clean(model, changed)
     return changed
