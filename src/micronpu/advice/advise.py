@@ -21,7 +21,7 @@ from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
-from micronpu.frontend.tensors import add_constant, copied, replace_each
+from micronpu.frontend.tensors import add_constant, clean, copied, replace_each
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -62,9 +62,9 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
         node.replace_all_uses_with(value)
     graph.eliminate_dead_code()
     replace_each(module, quantized_from)  # of results
+    clean(module)
     for node in graph.nodes:  # without what the first quantization noted
         node.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
-    module.recompile()
     return (finished(module, tuple(inputs)), tuple(inputs)) if is_float(module) else None
 
 

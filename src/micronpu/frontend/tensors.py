@@ -154,7 +154,7 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
 
 
 def replace_each(model: GraphModule, find: Callable[[Node], Any]) -> bool:
-    """Replace each node for which a function returns another value, in place; return whether there was any."""
+    """Replace each node for which a function returns another value, in place; return true if there was any."""
     changed = False
     for node in list(model.graph.nodes):
         made = find(node)
@@ -163,7 +163,6 @@ def replace_each(model: GraphModule, find: Callable[[Node], Any]) -> bool:
             if node.op == "call_function":  # one that draws numbers is no dead code to torch
                 model.graph.erase_node(node)
             changed = True
-    clean(model, changed)
     return changed
 
 

@@ -218,8 +218,7 @@ def pass_on_integers(module: GraphModule) -> None:
     flips the highest bit.
     """
     move_integers(module)
-    for find in (_shifted, _decision):
-        replace_each(module, find)
+    clean(module, any([replace_each(module, find) for find in (_shifted, _decision)]))
 
 
 def _shifted(node: Node) -> Node | None:
