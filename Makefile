@@ -14,6 +14,7 @@ ARGS    ?=
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
+DOCS  := $(VENV)/.docs
 
 # pyproject.toml is the only place that names versions.
 TORCH := $(shell sed -n 's/.*"\(torch\(vision\)\{0,1\}==[0-9.*]*\)".*/\1/p' pyproject.toml)
@@ -49,6 +50,10 @@ $(STAMP): pyproject.toml
 	@echo "==> installing micronpu and its other dependencies (about a minute)"
 	@$(PIP) install -qq -e '.[dev]'
 	@$(PIP) check
+	@touch $@
+
+$(DOCS): $(STAMP)
+	@$(PIP) install -qq -e '.[docs]'
 	@touch $@
 
 demo: $(STAMP) ## compile the keyword spotter for i.MX RT700 and Corstone-300, and run both
@@ -95,8 +100,7 @@ tables: $(STAMP) ## write the support tables in docs/ and the schema of reports 
 	$(PY) -m tests.layers
 	$(PY) -m tests.memory_tables
 
-docs: $(STAMP) ## check the prose and build the documentation site in build/site, strictly
-	@$(PIP) install -qq -e '.[docs]'
+docs: $(DOCS) ## check the prose and build the documentation site in build/site, strictly
 	$(PY) scripts/prose.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
