@@ -1,4 +1,4 @@
-"""From a trained PyTorch network to programs for i.MX RT700 and Corstone-300, and their answers to real recordings.
+"""Compile a trained PyTorch network for i.MX RT700 and Corstone-300, and run both programs on real recordings.
 
     make demo
 

@@ -1,4 +1,4 @@
-"""A picture in, boxes out: the network runs whole on the NPU, the application decodes its grid.
+"""A picture in, boxes out: the network runs whole on the NPU, the application decodes its cells.
 
 python examples/object_detection/demo.py                             # for i.MX RT700, writes boxes.png
 python examples/object_detection/demo.py --target ethos-u55-128 --picture 7 --out seven.png

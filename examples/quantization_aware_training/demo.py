@@ -48,7 +48,7 @@ def accuracy(answers: Tensor, data: Fashion) -> str:
 
 
 def on_device(program: bytes, data: Fashion) -> Tensor:
-    """What a finished program answers, in the runtime of this machine."""
+    """Return the answers of a finished program, in the runtime of this machine."""
     host = HostProgram(program)
     return torch.cat([host.run(row)[0] for row in data.test_x.split(1)])
 

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 SIZE = 28
-# What is drawn of each class, as polygons in a square from -1 to 1.
+# The drawings of each class, as polygons in a square from -1 to 1.
 OUTLINES = (
     [
         [(-0.5, -0.8), (0.5, -0.8), (0.9, -0.3), (0.5, -0.1), (0.5, 0.8), (-0.5, 0.8), (-0.5, -0.1), (-0.9, -0.3)]

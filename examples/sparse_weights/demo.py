@@ -40,7 +40,7 @@ class Progress:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="ethos-u85-256", help="see `micronpu targets`")
-    parser.add_argument("--max-loss", type=float, help="share of the recordings kept back that may be heard otherwise")
+    parser.add_argument("--max-loss", type=float, help="share of the held-out recordings whose word may change")
     parser.add_argument("--steps", type=int, default=40, help="of training without labels")
     parser.add_argument("--plot", type=Path, default=Path("sparse.svg"), help="where to draw the points")
     options = parser.parse_args()

@@ -23,7 +23,7 @@ FRAMES, SURE, IN_A_ROW = 30, 0.9, 3  # the least share of the word, in so many f
 
 
 def draw(shares: list[float], said: list[tuple[int, int]], path: Path) -> None:
-    """How sure the program was, as a curve; where the word was said is grey."""
+    """Plot the program's score as a curve, with the spoken words in grey."""
     image = Image.new("RGB", (4 * len(shares), 140), "white")
     pen = ImageDraw.Draw(image)
     for first, last in said:

@@ -150,7 +150,7 @@ class _Fix:
         self.copies = wanted if any(map(_is_float, choosing[0])) else 1
         self.choosing, self.judging = (self.trial_of(rows) for rows in (choosing, judging))
         self.start, self.budget = start, budget
-        self.longest, self.begun = 0.0, start
+        self.longest, self.begun = 0.0, time.perf_counter()  # the export is not repeated for each fix
         self.untried: list[str] = []
         self.notify = callback or (lambda name, part: None)
 

@@ -193,6 +193,7 @@ def _untried(
     searched = () if frontier is None else frontier.notes
     known = () if integer_io is None else (*integer_io.inputs, *(b for b in integer_io.outputs if b is not None))
     io_notes = [f"The program takes and gives integers q: {'; '.join(map(str, known))}."] if known else []
+    price, rest = host.report.resident, sum(i.bytes for r in memory.regions for i in r.items if i.what == REST)
     hashes = {f"partition {i}": hashlib.sha256(part.data).hexdigest() for i, part in enumerate(host.partitions)}
     report = replace(
         host.report,
@@ -203,6 +204,7 @@ def _untried(
         outputs=outputs,
         hashes={"program": hashlib.sha256(buffer).hexdigest()} | hashes,
         memory=memory,
+        resident=None if price is None else replace(price, sram_bytes=price.sram_bytes + rest),
         states=tuple(
             StateRow(s.name, s.dtype, tuple(s.initial.shape), s.bytes, s.scale, s.zero_point) for s in quantized.states
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from micronpu.base.arrays import Array
 from micronpu.ir.types import DType, QParams, TensorType
 
 Permutation = tuple[int, ...]
+Permuted: TypeAlias = "tuple[Op, Permutation] | None"
 
 
 @dataclass(frozen=True)
@@ -236,13 +237,17 @@ class Op(ABC):
             constant_bytes=sum(t.bytes for t, c in zip(operands, flags, strict=True) if c),
         )
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         """Move a transpose of the operands behind the operator.
 
         Returns (op', p') such that ``op(transpose(x, permutation)) == transpose(op'(x), p')``, or None if there is
         none. ``y`` is the type of the result before the move.
         """
         return None
+
+    def reordered(self, operand: Array, permutation: Permutation) -> Array:
+        """Return a constant operand as ``op'`` of `permuted` takes it; missing leading axes count as 1."""
+        return operand.reshape((1,) * (len(permutation) - operand.ndim) + operand.shape).transpose(permutation)
 
     def __str__(self) -> str:
         attributes = []

@@ -23,7 +23,7 @@ from micronpu.ir.aten import AtenNode
 from micronpu.ir.facts import SIGNS, TRUTHS, Facts, Form
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer
-from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
+from micronpu.ir.op import Op, Permutation, Permuted, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.bounds import sign_of_operand
@@ -141,6 +141,12 @@ class Prelu(Op):
         if slope.shape not in ((1,), (x.channels,)):
             raise InternalError(f"Slopes {list(slope.shape)} do not fit the channels of {list(x.shape)}.")
         return x.with_qparams(None)
+
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
+        return (self, permutation) if operands[1].size == 1 else None
+
+    def reordered(self, operand: Array, permutation: Permutation) -> Array:
+        return operand  # one slope has no axes
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size

@@ -20,7 +20,7 @@ from micronpu.ir.aten import AtenNode
 from micronpu.ir.facts import Amplifier, Facts, Form, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes, states
-from micronpu.ir.op import Op, Permutation, QuantizationRule, Steps, Value, own_qparams, shares_qparams
+from micronpu.ir.op import Op, Permutation, Permuted, QuantizationRule, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
@@ -87,7 +87,7 @@ class Binary(Op):
             raise InternalError(f"Shapes {list(x.shape)} and {list(z.shape)} cannot be {self.verb}.") from error
         return TensorType(tuple(shape), x.dtype)
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         return self, permutation
 
 
@@ -505,7 +505,7 @@ class Elementwise(Op):
     def infer(self, x: TensorType) -> TensorType:
         return x.with_qparams(None)
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         return self, permutation
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:

@@ -17,7 +17,7 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import Op, OutputQuantization, Permutation, QuantizationRule, Value, shares_qparams
+from micronpu.ir.op import Op, OutputQuantization, Permutation, Permuted, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.movement import behind_copies, reshaped, transposed, under_shape
@@ -54,7 +54,7 @@ class ArgMax(Op):
             raise InternalError(f"{self} of {x} does not give an int8 position.")
         return TensorType(x.shape[:-1], DType.INT8, QParams.per_tensor(1.0, LOWEST))
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         last = len(permutation) - 1
         return (self, permutation[:-1]) if permutation[-1] == last else None
 

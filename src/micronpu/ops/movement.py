@@ -15,7 +15,7 @@ from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
-from micronpu.ir.op import NewValues, Op, Permutation, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Permutation, Permuted, Value, shares_qparams
 from micronpu.ir.registry import MOVES, from_aten, imports, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.bounds import with_zeros
@@ -207,7 +207,7 @@ class Padding(Op):
             raise InternalError(f"{self} does not fit rank {x.rank}.")
         return x.with_shape(tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True)))
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         before, after = (tuple(sides[i] for i in inverse(permutation)) for sides in (self.before, self.after))
         return replace(self, before=before, after=after), permutation
 

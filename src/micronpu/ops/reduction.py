@@ -15,7 +15,7 @@ from micronpu.ir.aten import AtenNode
 from micronpu.ir.facts import POSITIVE, SIGNS, Facts, Form, keeps
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes, states
-from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
+from micronpu.ir.op import Op, Permutation, Permuted, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.bounds import sign_of_operand
@@ -52,7 +52,7 @@ class Reduction(Op):
     def infer(self, x: TensorType) -> TensorType:
         return self.reduced(x)
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         moved: Any = self
         axes = tuple(sorted(permutation[i] for i in self.axes))
         if self.keep:

@@ -19,7 +19,7 @@ from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
-from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.op import Op, Permutation, Permuted, Value, shares_qparams
 from micronpu.ir.registry import MOVES, from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.bounds import with_zeros
@@ -56,7 +56,7 @@ class Slice(Op):
             raise InternalError(f"{self} is not inside {list(x.shape)}.")
         return x.with_shape(self.size)
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         back = inverse(permutation)
         return Slice(tuple(self.begin[i] for i in back), tuple(self.size[i] for i in back)), permutation
 
@@ -242,7 +242,7 @@ class Concat(Op):
         shape[self.axis] = sum(t.shape[self.axis] for t in tensors)
         return first.with_shape(shape)
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         return Concat(permutation[self.axis]), permutation
 
     def reference(self, y: TensorType, *tensors: Value) -> Array:

@@ -32,7 +32,7 @@ from micronpu.ir.aten import AtenNode, axis_of
 from micronpu.ir.facts import TRUTHS, Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
+from micronpu.ir.op import Op, Permutation, Permuted, Steps, Value, fixed_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.convolution import Conv2d
@@ -125,7 +125,7 @@ class Softmax(Op):
     def infer(self, x: TensorType) -> TensorType:
         return x.with_qparams(self.quantization.fixed_for(x.dtype))
 
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+    def permuted(self, permutation: Permutation, y: TensorType, *operands: TensorType) -> Permuted:
         """Only the other axes may move: the last axis has to stay the last."""
         return (self, permutation) if permutation[-1] == len(permutation) - 1 else None
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.op import Op, Permutation
+from micronpu.ir.op import Op, Permutation, Permuted
 from micronpu.ir.types import DType
-from micronpu.ops.activation import Prelu
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.ops.slicing import Slice
@@ -112,11 +111,8 @@ class SinkTransposes(Pass):
         return True
 
 
-def _permuted(node: Node, permutation: Permutation) -> tuple[Op, Permutation] | None:
-    """Return `Op.permuted` of a node; one slope for all elements of a PReLU knows no axes."""
-    if isinstance(node.op, Prelu) and node.inputs[1].type.size == 1:
-        return node.op, permutation
-    return node.op.permuted(permutation, node.output.type)
+def _permuted(node: Node, permutation: Permutation) -> Permuted:
+    return node.op.permuted(permutation, node.output.type, *(t.type for t in node.inputs))
 
 
 def _shrinks(node: Node) -> bool:
@@ -141,11 +137,8 @@ def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
 
 
 def _transposed_constant(op: Op, tensor: Tensor, permutation: Permutation) -> Tensor:
-    """Reorder the axes of a constant operand; missing leading axes count as 1."""
     assert tensor.data is not None
-    if isinstance(op, Prelu):  # of one slope, see `_permuted`
-        return tensor
-    data = tensor.data.reshape((1,) * (len(permutation) - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
+    data = op.reordered(tensor.data, permutation)
     return Tensor(tensor.name, tensor.type.with_shape(data.shape), data.copy())
 
 

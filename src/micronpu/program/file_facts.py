@@ -91,10 +91,8 @@ class FileFacts:
         """Return sentences for the report: labels, normalization, and what is left out."""
         found = []
         if self.labels:
-            some = ", ".join(self.labels[:3]) + (", ..." if len(self.labels) > 3 else "")
-            found.append(
-                f"Labels of the file, which the C header and `evaluate` have, too: {len(self.labels)}, {some}."
-            )
+            more = f" and {len(self.labels) - 3:,} more" if len(self.labels) > 3 else ""
+            found.append(f"Labels of the file, for the C header and `evaluate`: {', '.join(self.labels[:3])}{more}.")
         for number, (mean, deviation) in self.normalization.items():
             values = " / ".join("[" + ", ".join(f"{v:g}" for v in part[:4]) + "]" for part in (mean, deviation))
             found.append(

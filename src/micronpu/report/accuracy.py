@@ -113,6 +113,11 @@ class Comparison:
         return f"{decibel_text(self.sqnr, self.interval)} against {what}{same}"
 
 
+def are_probabilities(low: Any, high: Any) -> Any:
+    """Return True, of arrays for each element, if values from `low` to `high` may be probabilities."""
+    return (low >= 0) & (high <= 1)
+
+
 def are_scores(values: Sequence[Array]) -> bool:
     """Return True if the position of the largest element is a decision, as among the scores of classes.
 
@@ -348,8 +353,8 @@ class Agreement:
         if self.equal == 1.0:
             return f"Against the quantized model, on {inputs}: the same {plural(self.elements, 'value')}."
         text = (
-            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} values equal, at most "
-            f"{self.largest:.3g} LSB off ({self.bound:.3g} expected)."
+            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} values equal, the others "
+            f"at most {self.largest:.3g} LSB off, where rounding explains {self.bound:.3g}."
         )
         if self.hanging:
             results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"

@@ -63,9 +63,10 @@ class Headline:
         if memory is not None:
             regions = {region.kind: region for region in reversed(memory.regions)}
             program = next((r for r in memory.regions if any(i.what in PROGRAM for i in r.items)), None)
+            from_sram = f", run from {program.name}" if program is not None and program.kind == "sram" else ""
             lines = [
                 f"Time: {_time(report)}",
-                f"Flash: {memory.flash:,} bytes{_verdict(program)}",
+                f"Flash: {memory.flash:,} bytes{from_sram or _verdict(program)}",
                 f"SRAM: {memory.sram:,} bytes{_verdict(regions.get('sram'))}",
                 f"Accuracy: {'not measured' if accuracy is None else _accuracy(accuracy)}",
                 *([f"Precision: {report.precision}"] if report.precision else []),

@@ -243,7 +243,7 @@ class Fixes(JsonReport):
             f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
         )
         if self.untried:
-            text += f" The budget ended it; not tried: {', '.join(self.untried)}."
+            text += f" The time limit was too short for: {', '.join(self.untried)}."
         return text
 
 

@@ -343,7 +343,7 @@ class ResidentPrice:
 
     Attributes:
         time: of the NPU, as a fraction of its current time; an estimate.
-        sram_bytes: additional bytes of SRAM for the blocks of the NPU; the host's part of the program moves there too.
+        sram_bytes: additional bytes of SRAM, for the blocks of the NPU and for the host's part of the program.
     """
 
     time: float

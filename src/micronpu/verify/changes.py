@@ -11,7 +11,7 @@ import torch
 from micronpu.base.arrays import Array
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import Row
-from micronpu.report.accuracy import are_scores
+from micronpu.report.accuracy import are_probabilities, are_scores
 from micronpu.verify import thresholds as at
 from micronpu.verify.judge import ElementSources, joined
 
@@ -79,6 +79,6 @@ def _probabilities(every: Array, sources: ElementSources | None) -> tuple[Array,
     np.maximum.at(high, place[known], every.max(0)[known])
     np.add.at(above, place[known], (every > 0.5).sum(0)[known])
     np.add.at(count, place[known], len(every))
-    rarer = np.where((low >= 0) & (high <= 1), np.minimum(above, count - above), 0)
+    rarer = np.where(are_probabilities(low, high), np.minimum(above, count - above), 0)
     chosen = known & (rarer[place] > 0)
     return (chosen, int(rarer.sum())) if chosen.any() else None

@@ -42,6 +42,7 @@ from micronpu.report.accuracy import (
     OutputAccuracy,
     PartAccuracy,
     ProgramAccuracy,
+    are_probabilities,
     decibels,
 )
 from micronpu.report.metrics import Metric
@@ -534,7 +535,7 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
         low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
         signal += np.bincount(place, np.square(x[known]), count)
         noise += np.bincount(place, np.square(y - x)[known], count)
-    if low >= 0.0 and high <= 1.0:  # probabilities, whose errors are comparable
+    if are_probabilities(low, high):  # their errors are comparable
         return ()
     sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
     order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > at.EMPTY * sizes.max()]

@@ -34,7 +34,7 @@ from micronpu.quantize.running import (
     run_recordings,
 )
 from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
-from micronpu.report.accuracy import decibels
+from micronpu.report.accuracy import are_probabilities, decibels
 from micronpu.report.delegation import DelegationReport
 from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, UP
 
@@ -113,7 +113,7 @@ def _mean_of_number(values: Sequence[torch.Tensor]) -> float | None:
     if len(values) < SEVERAL or any(x.numel() != 1 for x in values):
         return None
     every = torch.cat([x.detach().reshape(1) for x in values]).double()
-    is_known = bool(every.isfinite().all()) and (float(every.min()) < 0.0 or float(every.max()) > 1.0)
+    is_known = bool(every.isfinite().all()) and not are_probabilities(every.min(), every.max())
     return float(every.mean()) if is_known else None
 
 

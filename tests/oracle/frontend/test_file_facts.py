@@ -151,7 +151,7 @@ def test_labels_and_normalization_of_litert_metadata(tmp_path: Path):
     path = described(tmp_path, "\n".join(NAMES).encode() + b"\n")
     program = micronpu.compile(path, target="cortex-m55")
     text = "\n".join(program.report.notes)
-    assert "4, cat" in text and "[127.5] / [127.5]" in text
+    assert "`evaluate`: cat, " in text and "and 1 more." in text and "[127.5] / [127.5]" in text
     deploy(program.buffer, tmp_path / "out")
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "MODEL_LABELS" in readme and "input_0, image" in readme and "mean 127.5" in readme

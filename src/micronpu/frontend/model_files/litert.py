@@ -436,6 +436,12 @@ class LiteRtBuilder(NetworkBuilder):
             value = FileValue(name, given.key, axes, where, slack, kind in _SUMS, hybrid)
             self.sources.setdefault(number, []).append(value)
 
+    def written(self, state: State, given: FileTensor) -> int:
+        """Return the last value of a state, rounded as a tensor of the file."""
+        if given.rounding is None:
+            return state.written
+        return self.add(given.name, lambda x: x, [state.written], [given.rounding])[0]
+
     def is_first(self, given: FileTensor) -> bool:
         """Return True if an image exists with its channels first."""
         return given.key in self._values and FIRST in self._values[given.key].numbers

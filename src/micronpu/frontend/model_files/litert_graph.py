@@ -166,10 +166,7 @@ def _state(build: LiteRtBuilder, operator: FileOperator, like: FileTensor) -> St
 @lowering("READ_VARIABLE")
 def _read_variable(build: LiteRtBuilder, operator: FileOperator) -> None:
     made = operator.outputs[0]
-    number = _state(build, operator, made).written
-    if made.rounding is not None:
-        (number,) = build.add(made.name, lambda x: x, [number], [made.rounding])
-    build.define(made, number, made.rounding, operator=operator)
+    build.define(made, build.written(_state(build, operator, made), made), made.rounding, operator=operator)
 
 
 @lowering("ASSIGN_VARIABLE")

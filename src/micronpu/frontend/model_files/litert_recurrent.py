@@ -103,17 +103,15 @@ def _svdf(build: LiteRtBuilder, operator: FileOperator) -> None:
     bias = build.read(operator, 3) if operator.has(3) else torch.zeros(units)
 
     def weighted(kept: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> Any:
-        sums = (kept * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
+        sums = (kept.reshape(-1, filters, steps) * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
         return sums if fused is None else fused(sums)
 
     def moved(kept: torch.Tensor, new: torch.Tensor) -> Any:
-        return torch.cat([kept.reshape(-1, filters, steps)[:, :, 1:], new.unsqueeze(-1)], -1)
+        return torch.cat([kept.reshape(-1, filters, steps)[:, :, 1:], new.unsqueeze(-1)], -1).reshape(last.shape)
 
     state = build.state(last.name, torch.zeros(last.shape))
-    (before,) = build.add(last.name, lambda x: x, [state.number], [last.rounding])
     features = [build.read(operator, 0), build.read(operator, 1)]
     (new,) = build.add(f"{made.name}_features", nn.functional.linear, features, [last.rounding])
-    (kept,) = build.add(f"{made.name}_steps", moved, [before, new], [last.rounding])
-    (state.written,) = build.add(last.name, lambda x: x.reshape(last.shape), [kept], [last.rounding])
-    (number,) = build.add(made.name, weighted, [kept, build.read(operator, 2), bias], [made.rounding])
+    (state.written,) = build.add(last.name, moved, [build.written(state, last), new], [last.rounding])
+    (number,) = build.add(made.name, weighted, [state.written, build.read(operator, 2), bias], [made.rounding])
     build.define(made, number, made.rounding, operator=operator)
