@@ -444,19 +444,22 @@ def _check_private(path: Path, cache: Path) -> None:
     )
 
 
+_GROUPS = 4
+
+
 def _compile(
     compiler: Sequence[str], flags: Sequence[str], link_flags: Sequence[str], sources: Sequence[Path], scratch: Path
 ) -> Path:
-    """Compile the sources in as many groups as there are processors, each group as one translation unit, then link.
+    """Compile the sources in groups, each group as one translation unit, then link.
 
-    ExecuTorch's headers take most of the time of a source: 16 sources alone take 14 CPU seconds, in one group 6.
+    ExecuTorch's headers take most of the time of a source: 16 sources alone take 14 CPU seconds, in one group 6. The
+    groups are the same on every machine: other ones could lack a header, or have a name twice.
     Messages and `__FILE__` contain a source's name without its folder, which differs between machines.
     """
     flags = (*flags, f"-ffile-prefix-map={sources[0].parent}=native")
-    count = min(len(sources), os.cpu_count() or 1)
     by_size = sorted(sources, key=lambda source: (source.stat().st_size, source.name))
-    groups = {scratch / f"{i}.o": by_size[i::count] for i in range(count)}
-    with ThreadPoolExecutor(max_workers=count) as pool:
+    groups = {scratch / f"{i}.o": by_size[i::_GROUPS] for i in range(min(len(sources), _GROUPS))}
+    with ThreadPoolExecutor() as pool:
         jobs = []
         for object_, group in groups.items():
             included = (part for source in group for part in ("-include", str(source)))
