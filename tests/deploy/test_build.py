@@ -55,6 +55,7 @@ def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "executorch-config.cmake").write_text(f"set(EXECUTORCH_INCLUDE_DIRS {flags[2]} {flags[4]})\n")
     for name in ("executorch", "executorch_core", "cortex_m_kernels", "portable_kernels", "quantized_kernels"):
         host(["arm-none-eabi-ar", "rcs", str(folder / "lib" / f"lib{name}.a")])
+    host(["arm-none-eabi-ar", "rcs", str(folder / "libcmsis-nn.a")])  # installed elsewhere
     for name in ("executorch_delegate_ethos_u", "ethosu_core_driver"):
         host(["arm-none-eabi-ar", "rcs", str(folder / "lib" / f"lib{name}.a")])
     return folder
@@ -156,13 +157,16 @@ def test_without_the_driver(npu_folder: Path, hollow: Path, tmp_path: Path) -> N
 def test_what_the_linker_does_not_find(core_folder: Path, hollow: Path, tmp_path: Path) -> None:
     """All sources compile with ExecuTorch's headers; the names that a hollow ExecuTorch lacks, and how many more."""
     steps: list[float] = []
-    options = BuildOptions(hollow, tmp_path / "out")
+    with pytest.raises(BuildError, match=r"has no cmsis-nn, .* or name the folder .*: -DCMAKE_LIBRARY_PATH"):
+        build(core_folder, BuildOptions(hollow, tmp_path / "out"))
+    where = f"CMAKE_LIBRARY_PATH={hollow}"
+    options = BuildOptions(hollow, tmp_path / "out", definitions=[where])
     with pytest.raises(BuildError, match=r"undefined reference to executorch::[\w:]+, .* and \d+ more.*an ExecuTorch"):
         build(core_folder, options, lambda name, part: steps.append(part))
     assert steps == sorted(steps) and len(steps) > 8 and steps[-1] == 1.0
     objects = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.obj")}
     done = CliRunner().invoke(
-        app, ["board", "build", str(core_folder), "--runtime", str(hollow), "-o", str(options.output)]
+        app, ["board", "build", str(core_folder), "--runtime", str(hollow), "-o", str(options.output), "-D", where]
     )
     assert done.exit_code == 1 and "undefined reference to executorch::" in done.output
     assert objects and all(path.stat().st_mtime_ns == time for path, time in objects.items())

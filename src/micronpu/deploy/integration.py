@@ -34,14 +34,16 @@ _FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_F
 
 def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
     """Return CMake targets of ExecuTorch with the kernels and the runtime, each before those that it calls."""
-    return [*(library.target for library in _used(kernels)), *_RUNTIME]
+    return [*(name for library in _used(kernels) for name in (library.target, *library.calls)), *_RUNTIME]
 
 
 @functools.cache
 def component_of(library: str) -> str:
     """Return what a library of a build is, with its name."""
     kinds = dict.fromkeys((*_RUNTIME, _FILES), "runtime")
-    kinds |= dict.fromkeys((one.target for one in kernel_libraries().values()), "kernels")
+    kinds |= dict.fromkeys(
+        (name for one in kernel_libraries().values() for name in (one.target, *one.calls)), "kernels"
+    )
     delegates = (firmware for backend in BACKENDS.values() if (firmware := backend.firmware()) is not None)
     kinds |= {name: "delegate" for firmware in delegates for name in firmware.whole_libraries}
     return f"{kinds[library]}: {library}" if library in kinds else library
@@ -392,6 +394,7 @@ def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[s
         in_c=True,
         core=core,
         build_options=sorted(build_options(program_set)),
+        build_notes=[library.build_note for library in _used(program_set.kernels) if library.build_note],
         runtime_sources=runtime_sources(program_set),
         zephyr=zephyr_board(board.chip, board.accelerator),
         machine=machine_of(core),

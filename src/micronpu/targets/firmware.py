@@ -49,9 +49,10 @@ class KernelLibrary:
     Attributes:
         name: of the library; if a backend provides it, also the namespace of its operators.
         target: of ExecuTorch's CMake.
+        calls: further libraries, which its kernels call.
         folder: of the files with the kernels, one for each.
         category: of the components of ExecuTorch's CMSIS pack.
-        build_option: for CMake; "" if it is always built.
+        build_option, build_note: for CMake, and a sentence about the build; "" if it is always built.
         helpers: further files that all kernels need.
         packs, components: lines of `model.clayer.yml` for the functions that the kernels call.
         files: by the operator's name, if a file is not named after its operator.
@@ -62,6 +63,8 @@ class KernelLibrary:
     folder: str
     category: str
     build_option: str = ""
+    build_note: str = ""
+    calls: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     packs: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
