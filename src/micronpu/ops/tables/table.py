@@ -175,8 +175,8 @@ def parts_of(function: RealFunction, coarse: npt.ArrayLike) -> tuple[TablePart, 
         if least <= NEAR:
             break
         candidates = (_split(wanted, gains) for gains in _GAINS if len(gains) == number)
-        tried = min(candidates, key=lambda parts: _off(parts, wanted, counts))
-        if (error := _off(tried, wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
+        error, tried = min(((_off(parts, wanted, counts), parts) for parts in candidates), key=lambda found: found[0])
+        if error <= max(least / _LEAST_GAIN, NEAR):
             best, least = tried, error
     return best if least <= NEAR else _with_places(wanted, counts, best, least)
 
@@ -290,7 +290,7 @@ def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Tab
         if gain > 1:  # saturation: the last interpolated number is at 127/128 of the last interval
             entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
         parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries))))
-        rest = wanted - _sum(tuple(parts), every)
+        rest = wanted - _sum(tuple(parts), every) if finer else rest
     return tuple(parts)
 
 
@@ -315,6 +315,8 @@ def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int6
 
 def _not_too_steep(entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Limit steps between entries to int16, which TOSA requires: a jump, as of 1/x, takes several entries."""
+    if np.abs(np.diff(entries)).max() <= _HIGHEST:
+        return entries
     limited = entries.copy()
     for i in range(1, len(limited)):
         limited[i] = min(max(limited[i], limited[i - 1] - _HIGHEST), limited[i - 1] + _HIGHEST)
