@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import hashlib
 import importlib.util
+import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +51,36 @@ def executorch_flags() -> tuple[str, ...]:
     return ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-isystem", str(include), "-isystem", str(c10))
 
 
+@functools.cache
+def kept() -> Path:
+    """A folder for what several tests of this process use."""
+    folder = Path(tempfile.mkdtemp(prefix="micronpu-builds-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _texts(path: Path, known: dict[str, str]) -> dict[str, str]:
+    """The text of a source, and of the headers of its folder that it includes, by name."""
+    known[path.name] = path.read_text()
+    for name in re.findall(r'^ *# *include "([^"]+)"', known[path.name], re.MULTILINE):
+        if name not in known and (path.parent / name).is_file():
+            _texts(path.parent / name, known)
+    return known
+
+
+def object_of(source: Path, command: Sequence[str]) -> Path:
+    """What a compiler makes of a source: once for all folders that have the same text, as most of two folders is.
+
+    Args:
+        command: the compiler and its flags, which name no folder of headers beside that of the source.
+    """
+    assert not any(word.startswith("-I") for word in command)
+    made = kept() / (hashlib.sha256(repr((command, _texts(source, {}))).encode()).hexdigest() + ".o")
+    if not made.exists():
+        _run([*command, f"-I{source.parent}", "-c", str(source), "-o", str(made)])
+    return made
+
+
 def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
     """Compiles a file without a warning, or fails with what the compiler said."""
     result = folder / f"{source.stem}.{source.suffix[1:]}.{core}.o"
@@ -54,8 +89,11 @@ def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
         tool, standard = "arm-none-eabi-g++", ["-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wuseless-cast"]
     elif source.suffix == ".S":
         standard = []
-    command = [tool, *standard, *WARNINGS, *CORES[core], f"-I{source.parent}", *more, "-c", str(source), "-o"]
-    _run([*command, str(result)])
+    command = [tool, *standard, *WARNINGS, *CORES[core]]
+    if source.suffix == ".S" or any(word.startswith("-I") for word in more):  # reads other files as well
+        _run([*command, f"-I{source.parent}", *more, "-c", str(source), "-o", str(result)])
+    else:
+        shutil.copyfile(object_of(source, [*command, *more]), result)
     return result
 
 

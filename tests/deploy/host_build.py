@@ -8,10 +8,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from micronpu.deploy import csource
 from micronpu.targets import board as pools
 from tests.deploy import firmware
 
 HERE = Path(__file__).parent
+TEMPLATES = Path(csource.__file__).parent / "templates"
+CPP = ("g++", "-std=c++17")
 _ROOMY = 65536
 
 
@@ -30,13 +33,26 @@ def libraries() -> tuple[str, ...]:
     return (f"-L{folder}", f"-Wl,-rpath,{folder}", "-Wl,--no-as-needed", *(f"-l{n}" for n in names))
 
 
+@functools.cache
+def parsed_headers() -> tuple[str, ...]:
+    """Flags with which the compiler has read ExecuTorch's headers already, which takes most of the time of a file.
+
+    They hide what a file forgets to include, which is seen where it is compiled for a core.
+    """
+    texts = "".join(path.read_text() for path in sorted(TEMPLATES.glob("*.?pp.in")))
+    header, flags = firmware.kept() / "headers.h", firmware.executorch_flags()
+    header.write_text("\n".join(sorted({*re.findall(r"^#include <executorch/.*>$", texts, re.MULTILINE)})) + "\n")
+    host([*CPP, *flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
+    return (*flags, "-include", str(header))
+
+
 def host_sizes(folder: Path) -> pools.Sizes:
     """Sizes of ExecuTorch's structures on this machine."""
     (folder / "sizes.cpp").write_text(
         '#include "sizes.inc"\n#include <cstdio>\n'
         '#define SHOW(name, value) std::printf(#name " %zu\\n", size_t(value));\nint main() { FOR_ALL_SIZES(SHOW) }\n'
     )
-    flags = ("g++", "-std=c++17", f"-I{HERE}", *firmware.executorch_flags())
+    flags = (*CPP, f"-I{HERE}", *parsed_headers())
     host([*flags, str(folder / "sizes.cpp"), "-o", str(folder / "sizes")])
     reported = re.findall(r"^(\w+) (\d+)$", host([str(folder / "sizes")]), re.MULTILINE)
     return pools.Sizes(**{name: int(value) for name, value in reported})
@@ -68,35 +84,38 @@ def sized(folder: Path, given: Mapping[str, tuple[int, int]] | None = None) -> P
     return folder
 
 
+def compiled(source: Path, *flags: str) -> str:
+    """The object of a source of a folder."""
+    if source.suffix == ".cpp":
+        return str(firmware.object_of(source, (*CPP, *parsed_headers(), *flags)))
+    return str(firmware.object_of(source, ("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags)))
+
+
 def built(folder: Path, result: Path, *flags: str, kernels: bool = False) -> Path:
     """The application of a folder.
 
     Args:
         kernels: with the folder's own registration beside that of the wheel.
     """
-    objects = []
-    for path in sorted(folder.glob("*.c")):
-        objects.append(str(result.with_name(f"{result.name}.{path.stem}.o")))
-        host(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags, "-c", str(path), "-o", objects[-1]])
-    sources = [p for p in sorted(folder.glob("*.cpp")) if p.name != "micronpu_kernels.cpp"]
-    texts = [str(p) for p in (*sources, *sorted(folder.glob("*.S")))]
-    command = ["g++", "-std=c++17", *firmware.executorch_flags(), f"-I{folder}", *flags, *texts, *objects]
+    sources = [p for p in sorted(folder.iterdir()) if p.suffix in (".c", ".cpp") and p.name != "micronpu_kernels.cpp"]
+    objects = [compiled(path, *flags) for path in sources]
+    for path in sorted(folder.glob("*.S")):  # includes files of data
+        objects.append(str(result.with_name(f"{result.name}.{path.name}.o")))
+        host(["gcc", f"-Wa,-I,{folder}", "-c", str(path), "-o", objects[-1]])
     if kernels:
-        command += _registration(folder, result)
-    host([*command, "-o", str(result), *libraries(), f"-Wa,-I,{folder}"])
+        objects += _registration(folder)
+    host([*CPP, *objects, *flags, "-o", str(result), *libraries()])
     return result
 
 
-def _registration(folder: Path, result: Path) -> list[str]:
+def _registration(folder: Path) -> list[str]:
     """What links the folder's registration of kernels.
 
     The wheel has other kernels of some operators, and registers those first: the folder's own are never called, and
     stand at address 0.
     """
-    compiled = result.with_name(f"{result.name}.kernels.o")
-    flags = ["g++", "-std=c++17", *firmware.executorch_flags()]
-    host([*flags, "-c", str(folder / "micronpu_kernels.cpp"), "-o", str(compiled)])
+    made = compiled(folder / "micronpu_kernels.cpp")
     library = Path(libraries()[0].removeprefix("-L"))
     there = "".join(host(["nm", "-D", "--defined-only", str(path)]) for path in sorted(library.glob("lib*.so")))
-    wanted = re.findall(r"U (\w*6native\w*)", host(["nm", "-u", str(compiled)]))
-    return [str(compiled), *(f"-Wl,--defsym,{name}=0" for name in wanted if f" {name}\n" not in there)]
+    wanted = re.findall(r"U (\w*6native\w*)", host(["nm", "-u", made]))
+    return [made, *(f"-Wl,--defsym,{name}=0" for name in wanted if f" {name}\n" not in there)]

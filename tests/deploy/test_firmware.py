@@ -51,8 +51,9 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
         firmware.compile_source(folder / name, tmp_path, core, *PRINTS)
     for name in ("main.cpp", "micronpu_kernels.cpp", "micronpu_model.cpp", "net.cpp"):
         firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags())
-        firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), *PRINTS)
-        firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), "-DMICRONPU_ETDUMP")
+        if '#include "' in (folder / name).read_text():  # else nothing in it depends on our definitions
+            firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), *PRINTS)
+            firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), "-DMICRONPU_ETDUMP")
 
 
 def test_the_c_of_the_pages_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:
