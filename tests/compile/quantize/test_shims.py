@@ -124,7 +124,7 @@ def test_a_repair_that_does_not_fit_is_not_made(monkeypatch):
 
 
 UNCHANGED = """
-import gc, importlib, sys, types
+import gc, operator, sys, types
 import torch, torch.ao.quantization.fx.utils, torchao.utils
 from torch import nn
 import micronpu, micronpu.quantize.pt2e, micronpu.recipes, executorch.export
@@ -141,16 +141,29 @@ class Net(nn.Module):
     def forward(self, x):
         return self.layers(x)
 
-def functions():
-    # of every module and class
+def held():
+    # what every module and class has now, and the module or class itself
     found = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in PACKAGES or not isinstance(module, types.ModuleType):
             continue
-        own = list(vars(module).items())
-        kinds = [(f"{name}.{key}", value) for key, value in own if isinstance(value, type)]
-        for home, members in [(name, own), *((key, list(vars(kind).items())) for key, kind in kinds)]:
-            found |= {(home, key): value for key, value in members if callable(value) or isinstance(value, property)}
+        found[name] = (module, dict(vars(module)))
+        for key, kind in found[name][1].items():
+            if isinstance(kind, type):
+                found[f"{name}.{key}"] = (kind, dict(vars(kind)))
+    return found
+
+def changed(before):
+    # functions that are others now; most modules have what they had
+    found = []
+    for home, (owner, old) in before.items():
+        new = vars(owner)
+        if all(map(operator.is_, old.values(), map(new.get, old))):
+            continue
+        for key, value in old.items():
+            if new.get(key) is not value and (callable(value) or isinstance(value, property)):
+                if not is_own(home, new.get(key)):
+                    found.append(f"{home}.{key}")
     return found
 
 def is_own(home, value):
@@ -197,18 +210,14 @@ CALLS = {
     "fix": lambda: micronpu.fix(Net().eval(), [(torch.randn(4, 6),) for _ in range(24)], "imxrt700", budget=1.0),
     "recipe": recipe,
 }
-before = functions()
 for name, call in CALLS.items():
+    before = held()
     result = call()
     if name in ("qat", "failing"):  # functions stay replaced while a module with a batch norm or a dropout lives
         torch.ao.quantization.fx.utils.assert_and_get_unique_device.cache_clear()
         torchao.utils._assert_and_get_unique_device.cache_clear()
         result = gc.collect()
-    after = functions()
-    changed = sorted(key for key, value in before.items() if after.get(key) is not value)
-    changed = [".".join(key) for key in changed if not is_own(key[0], after.get(key))]
-    assert not changed, f"{name} left {changed}"
-    before = after
+    assert not changed(before), f"{name} left {changed(before)}"
     print(name)
 """
 
