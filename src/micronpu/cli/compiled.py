@@ -51,7 +51,8 @@ def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, byte
     with console.progress() as callback, warnings.catch_warnings():
         loaded = load_with(None, str(path), callback)
         if not loaded.is_quantized and (loaded.file is None or not loaded.file.has("calibration")):
-            raise ModelError(f"{path} is a float model, and its file has no function `calibration`.", hint=longer)
+            why = "there is no calibration data" if loaded.file is None else "its file has no function `calibration`"
+            raise ModelError(f"{path} is a float model, and {why}.", hint=longer)
         warnings.simplefilter("ignore", AccuracyWarning)  # printed below
         data = None if loaded.is_quantized else load_calibration(None, loaded)
         program = micronpu.compile(loaded.module, loaded.examples, target, calibration=data, callback=callback)

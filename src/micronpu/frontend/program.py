@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -353,19 +354,18 @@ def _is_kept_channels_last(node: Node) -> bool:
     )
 
 
+_FRAME = re.compile(r'File "([^"]*)", line (.+?)(?:, in \S+)?')
+"""A file, with the number of a line, or the name that a model file gives to the node."""
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (torch,) if m.__file__)
 
 
 @functools.lru_cache(maxsize=4096)
 def _user_line(stack_trace: str) -> str:
     line = ""
-    for part in stack_trace.splitlines():
-        part = part.strip()
-        if part.startswith('File "'):
-            path, _, rest = part[len('File "') :].partition('"')
-            # Code that torch generates has no file: "<eval_with_key>.5".
-            if not path.startswith(("<", *_LIBRARIES)) and "site-packages" not in path:
-                line = f"{path}:{rest.split(',')[1].replace('line', '').strip()}"
+    for found in filter(None, map(_FRAME.fullmatch, map(str.strip, stack_trace.splitlines()))):
+        # Code that torch generates has no file: "<eval_with_key>.5".
+        if not found[1].startswith(("<", *_LIBRARIES)) and "site-packages" not in found[1]:
+            line = f"{found[1]}:{found[2]}"
     return line
 
 

@@ -22,7 +22,8 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.network import NetworkBuilder
 from micronpu.frontend.model_files.onnx import read_onnx
-from micronpu.frontend.model_files.recorder import recorded
+from micronpu.frontend.model_files.recorder import exported, recorded
+from micronpu.frontend.program import origin_of
 
 
 def calls(module: GraphModule) -> list[tuple[Any, ...]]:
@@ -111,3 +112,14 @@ def test_tensors_may_have_reserved_names(name: str, tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
     assert torch.equal(read_model(path).module(torch.zeros(1, 3)), torch.ones(1, 3))
+
+
+def test_sources_are_the_names_of_the_nodes():
+    """Whole, with any words: a frame of Python has the number of a line there."""
+    path = Path("m.onnx")
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy")
+    for name in ("node_linear", "line", "a line, in line"):
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name)], "g", [x], [y])
+        data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+        found = [origin_of(node).source for node in exported(read_onnx(data, path, ()), path).graph.nodes]
+        assert f"m.onnx:{name.replace(',', '_')}" in found, found
