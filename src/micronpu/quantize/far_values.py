@@ -128,6 +128,8 @@ class FarValues:
             observer = module.get_submodule(str(node.target))
             if isinstance(observer, RangeObserver):
                 whole = observer.group if isinstance(observer, PartObserver) else observer
+                if whole.is_calibrated:  # an earlier quantization has kept its range
+                    continue
                 found = self._by_observer.setdefault(whole, _Range(whole))
                 found.observed.add(node)
                 observers[observer] = ranges[node] = found

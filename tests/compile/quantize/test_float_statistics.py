@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError
-from micronpu.quantize import calibrate
+from micronpu.quantize import calibrate, far_values
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.quantization import Quantization
@@ -36,6 +36,20 @@ class Averages(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.avg_pool2d(nn.functional.avg_pool2d(torch.relu(x), 2), 2) * 3.0
+
+
+class Offset(nn.Module):
+    """A channel whose values are far beyond the others, and matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.register_buffer("far", torch.tensor([0.0, 0, 0, 1e5]).reshape(1, 4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.a(x)) + self.far
+        return self.b(y) + y[..., 2:, 2:]
 
 
 def made(model: nn.Module, how: tuple[Any, dict[str, Any]], statistics: FloatStatistics | None) -> str:
@@ -82,6 +96,24 @@ def test_the_same_programs(
     statistics, model = FloatStatistics(), kind()
     assert [made(model, HOW[number], statistics) for number in numbers] == wanted
     assert len(runs) == calibrations * len(ROWS)
+
+
+def test_far_values_that_are_kept_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"calibrated": 0, "judged": 0}
+
+    def counted(name: str, real: Any, *given: Any) -> Any:
+        calls[name] += 1
+        return real(*given)
+
+    monkeypatch.setattr(calibrate, "run_call", functools.partial(counted, "calibrated", calibrate.run_call))
+    monkeypatch.setattr(far_values, "Run", functools.partial(counted, "judged", far_values.Run))
+    statistics, model, found = FloatStatistics(), Offset(), list[tuple[int, bool]]()
+    for how in (HOW[0], ("int8", {"nodes": {"conv2d": {"activations": "int16"}}})):
+        calls.update(calibrated=0, judged=0)
+        quantized = made(model, how, statistics)
+        found.append((calls["calibrated"], calls["judged"] > 0))
+        assert made(model, how, None) == quantized
+    assert found == [(len(ROWS), True), (len(ROWS), False)]
 
 
 def test_another_network_has_other_statistics() -> None:
