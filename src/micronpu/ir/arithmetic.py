@@ -231,6 +231,12 @@ def wide_lookup(table: IntArray, x: IntArray) -> IntArray:
     return found
 
 
+def wide_results(table: IntArray) -> IntArray:
+    """`wide_lookup` of all int16 numbers, from the lowest to the highest."""
+    table = table.astype(np.int64)
+    return np.asarray(table[:-1, None] + ((np.diff(table)[:, None] * np.arange(128) + 64) >> 7)).reshape(-1)
+
+
 def lookup_table(function: Any, x_scale: float, x_zero: int, y_scale: float, y_zero: int) -> IntArray:
     """The 256 int8 results of a real function of an int8 input; entry ``i`` is the result for ``i - 128``.
 

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
+from micronpu.ir.arithmetic import wide_lookup_table, wide_results
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
@@ -144,6 +144,7 @@ _MOST_PLACES, _PLACE_GAINS = 2, (2, 4, 8, 16, 32, 64, 128)
 _BEYOND = 2.0
 """Values beyond this multiple of the result's range are ignored: they are a problem of calibration, not of tables."""
 _LOWEST, _HIGHEST = DType.INT16.limits
+_EVERY = np.arange(_LOWEST, _HIGHEST + 1)
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,32 @@ class TablePart:
     entries: tuple[int, ...]
     center: int = 0
 
+    def added_to(self, total: Array) -> Array:
+        """Add its results for all numbers to those of other tables, and saturate."""
+        found = wide_results(np.array(self.entries, np.int64))
+        if self.gain > 1:  # outside of the window its operand saturates
+            before = self.center - _LOWEST // -self.gain - _LOWEST
+            window = found[:: self.gain][max(-before, 0) :]
+            found = np.concatenate([np.repeat(found[0], max(before, 0)), window, np.repeat(found[-1], len(found))])
+        return np.asarray((total + found[: len(total)]).clip(_LOWEST, _HIGHEST))
+
+
+class _Tables(NamedTuple):
+    """Tables, and their sum for all numbers."""
+
+    parts: tuple[TablePart, ...]
+    total: Array
+
+    def plus(self, part: TablePart) -> _Tables:
+        return _Tables((*self.parts, part), part.added_to(self.total))
+
+    def off(self, wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
+        """Maximum error, in LSB."""
+        return float(np.abs(self.total - wanted).max(where=counts, initial=0.0))
+
+
+_NO_TABLES = _Tables((), np.zeros(len(_EVERY), np.int64))
+
 
 def parts_of(function: RealFunction, coarse: npt.ArrayLike) -> tuple[TablePart, ...]:
     """The fewest tables whose sum approximates a function of int16 numbers.
@@ -169,30 +196,29 @@ def parts_of(function: RealFunction, coarse: npt.ArrayLike) -> tuple[TablePart, 
         coarse: entries of a single table, which suffices for most functions.
     """
     wanted, counts = _wanted(function)
-    best: tuple[TablePart, ...] = (TablePart(1, tuple(int(e) for e in np.asarray(coarse))),)
-    least = _off(best, wanted, counts)
+    best = _NO_TABLES.plus(TablePart(1, tuple(np.asarray(coarse).tolist())))
+    least = best.off(wanted, counts)
     for number in (1, 2):
         if least <= NEAR:
             break
         candidates = (_split(wanted, gains) for gains in _GAINS if len(gains) == number)
-        error, tried = min(((_off(parts, wanted, counts), parts) for parts in candidates), key=lambda found: found[0])
-        if error <= max(least / _LEAST_GAIN, NEAR):
+        tried = min(candidates, key=lambda tables: tables.off(wanted, counts))
+        if (error := tried.off(wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
             best, least = tried, error
-    return best if least <= NEAR else _with_places(wanted, counts, best, least)
+    return (best if least <= NEAR else _with_places(wanted, counts, best, least)).parts
 
 
 def _with_places(
-    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[TablePart, ...], least: float
-) -> tuple[TablePart, ...]:
+    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: _Tables, least: float
+) -> _Tables:
     """Tables with finer ones for up to two places, each with the largest error so far; ``best`` unless better."""
-    every = np.arange(_LOWEST, _HIGHEST + 1)
     places: list[tuple[int, int]] = []
-    parts = _placed(wanted, places)
-    while len(places) < _MOST_PLACES and _off(parts, wanted, counts) > NEAR:
-        worst = every[np.where(counts, np.abs(_sum(parts, every) - wanted), 0.0).argmax()]
+    tables = _placed(wanted, places)
+    while len(places) < _MOST_PLACES and tables.off(wanted, counts) > NEAR:
+        worst = _EVERY[np.where(counts, np.abs(tables.total - wanted), 0.0).argmax()]
         last = -_LOWEST // _LINE - 1
         center = min(max(round(worst / _LINE), -last), last) * _LINE
-        around = counts & (np.abs(every - center) <= -_LOWEST // _PLACE_GAINS[0])
+        around = counts & (np.abs(_EVERY - center) <= -_LOWEST // _PLACE_GAINS[0])
         tried = {
             gain: _placed(wanted, [*places, (center, gain)])
             for gain in _PLACE_GAINS
@@ -200,13 +226,13 @@ def _with_places(
         }
         if not tried:
             break
-        gain = min(tried, key=lambda g: _off(tried[g], wanted, around))
+        gain = min(tried, key=lambda g: tried[g].off(wanted, around))
         places.append((center, gain))
-        parts = tried[gain]
-    return parts if _off(parts, wanted, counts) <= least / _LEAST_GAIN else best
+        tables = tried[gain]
+    return tables if tables.off(wanted, counts) <= least / _LEAST_GAIN else best
 
 
-def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[TablePart, ...]:
+def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> _Tables:
     """Tables for places given as center and gain, with disjoint windows."""
     margin = -_LOWEST
     wide = np.pad(wanted, margin, mode="edge")  # windows may exceed the range
@@ -217,14 +243,14 @@ def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> t
             wide[middle - width], wide[middle + width], 2 * width + 1
         )
     inside = own[margin : margin + len(wanted) + 1]
-    parts = [TablePart(1, tuple(int(e) for e in _not_too_steep(_entries(inside, _LINE))))]
-    rest = np.pad(wanted - _sum(tuple(parts), np.arange(_LOWEST, _HIGHEST + 1)), margin, mode="edge")
+    tables = _NO_TABLES.plus(TablePart(1, _not_too_steep(_entries(inside, _LINE))))
+    rest = np.pad(wanted - tables.total, margin, mode="edge")
     for center, gain in places:
         width, middle = margin // gain, center - _LOWEST + margin
         entries = _entries(rest[middle - width : middle + width + 1], _LINE // gain)
         entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
-        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries)), center))
-    return tuple(parts)
+        tables = tables.plus(TablePart(gain, _not_too_steep(entries), center))
+    return tables
 
 
 def is_near(function: RealFunction, entries: npt.ArrayLike, most: float = NEAR) -> bool:
@@ -233,12 +259,12 @@ def is_near(function: RealFunction, entries: npt.ArrayLike, most: float = NEAR) 
     Args:
         most: largest error, in LSB.
     """
-    return _off((TablePart(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= most
+    return _NO_TABLES.plus(TablePart(1, tuple(np.asarray(entries).tolist()))).off(*_wanted(function)) <= most
 
 
 def _wanted(function: RealFunction) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """The saturated result of every number, and a mask of relevant ones."""
-    numbers = np.arange(_LOWEST, _HIGHEST + 1, dtype=np.float64)
+    numbers = _EVERY.astype(np.float64)
     with np.errstate(all="ignore"):
         counts = np.abs(function(numbers)) <= -_BEYOND * _LOWEST
     return continued(function, numbers, _HIGHEST).clip(_LOWEST, _HIGHEST), counts
@@ -259,28 +285,13 @@ def continued(function: RealFunction, numbers: Reals, largest: float) -> Reals:
     return np.asarray(np.interp(numbers, numbers[has], finite[has]))
 
 
-def _off(parts: tuple[TablePart, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
-    """Maximum error of the sum of tables, in LSB."""
-    found = _sum(parts, np.arange(_LOWEST, _HIGHEST + 1))
-    return float(np.abs(found - wanted)[counts].max(initial=0.0))
-
-
-def _sum(parts: tuple[TablePart, ...], numbers: Array) -> Array:
-    total = np.zeros(len(numbers), np.int64)
-    for part in parts:
-        operand = ((numbers - part.center) * part.gain).clip(_LOWEST, _HIGHEST)
-        total = (total + wide_lookup(np.array(part.entries, np.int64), operand)).clip(_LOWEST, _HIGHEST)
-    return total
-
-
-def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[TablePart, ...]:
+def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> _Tables:
     """Tables of increasing resolution for results of all numbers.
 
     Args:
         gains: of the second and later tables.
     """
-    rest, parts = wanted, []
-    every = np.arange(_LOWEST, _HIGHEST + 1)
+    rest, tables = wanted, _NO_TABLES
     for gain, finer in zip((1, *gains), (*gains, 0), strict=True):
         last = -_LOWEST // gain  # of the window
         own = rest[-_LOWEST - last : -_LOWEST + last + 1] if gain > 1 else np.append(rest, rest[-1])
@@ -289,9 +300,9 @@ def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Tab
         entries = _entries(own, _LINE // gain)
         if gain > 1:  # saturation: the last interpolated number is at 127/128 of the last interval
             entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
-        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries))))
-        rest = wanted - _sum(tuple(parts), every) if finer else rest
-    return tuple(parts)
+        tables = tables.plus(TablePart(gain, _not_too_steep(entries)))
+        rest = wanted - tables.total
+    return tables
 
 
 def _straight(values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
@@ -313,14 +324,12 @@ def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int6
     return np.asarray(np.rint(entries).clip(_LOWEST, _HIGHEST), np.int64)
 
 
-def _not_too_steep(entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _not_too_steep(entries: npt.NDArray[np.int64]) -> tuple[int, ...]:
     """Limit steps between entries to int16, which TOSA requires: a jump, as of 1/x, takes several entries."""
-    if np.abs(np.diff(entries)).max() <= _HIGHEST:
-        return entries
-    limited = entries.copy()
+    limited: list[int] = entries.tolist()
     for i in range(1, len(limited)):
         limited[i] = min(max(limited[i], limited[i - 1] - _HIGHEST), limited[i - 1] + _HIGHEST)
-    return limited
+    return tuple(limited)
 
 
 ENTRIES = {DType.INT8: 256, DType.INT16: 513}
@@ -359,7 +368,7 @@ def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tup
         return np.nan_to_num(results, posinf=largest, neginf=-largest).clip(-largest, largest)
 
     entries = wide_lookup_table(finite, x.scale, 0, y.scale[0], 0).astype(np.int64)
-    return tuple(int(e) for e in _not_too_steep(entries))
+    return _not_too_steep(entries)
 
 
 @operator("table")
@@ -386,10 +395,7 @@ class LookupTable(Elementwise):
 
     def every_result(self, x: DType) -> Array:
         """Results for all elements of a type, from the lowest to the highest."""
-        low, high = x.limits
-        if x is DType.INT8:
-            return self.array
-        return wide_lookup(self.array, np.arange(low, high + 1)).astype(np.int16)
+        return self.array if x is DType.INT8 else wide_results(self.array).astype(np.int16)
 
     def reference(self, y: TensorType, x: Value) -> Array:
         dtype = x.type.dtype
