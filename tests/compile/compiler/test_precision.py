@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
@@ -82,6 +83,12 @@ def compiled(model: nn.Module, data: list[torch.Tensor], target: str, **options:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", micronpu.AccuracyWarning)
         return micronpu.compile(model.eval(), data[0], target, calibration=data, **options)
+
+
+@functools.cache
+def shared(model: type[nn.Module], target: str, quantization: str) -> micronpu.CompiledProgram:
+    """A program for rows of 64 values, for tests that only read it."""
+    return compiled(model(), rows(1, 64), target, quantization=quantization)
 
 
 @pytest.mark.parametrize("target", ["ethos-u85-256", "cortex-m55"])
@@ -201,12 +208,10 @@ def milliseconds(program: micronpu.CompiledProgram) -> float:
 
 
 def test_a_logarithm_of_a_power_is_near_float_within_the_time(monkeypatch):
-    data = rows(1, 64)
-    int8 = compiled(LogPower(), data, "corstone300", quantization="int8")
+    int8, chosen = (shared(LogPower, "corstone300", how) for how in ("int8", "accurate"))
     with monkeypatch.context() as once:  # what the search has compiled is not compiled again
         once.delattr(assemble, "host_part")
-        auto = compiled(LogPower(), data, "corstone300", quantization="auto")
-    chosen = compiled(LogPower(), data, "corstone300", quantization="accurate")
+        auto = compiled(LogPower(), rows(1, 64), "corstone300", quantization="auto")
     assert milliseconds(auto) <= milliseconds(chosen) and auto.report.accuracy.sqnr > 30
     time = f"{milliseconds(int8):.3g} ms"
     line = rf'Precision: int.*; int8 has [\d.]+ dB, {time}: quantization="int8", --quantization int8'
@@ -222,6 +227,7 @@ def test_a_logarithm_of_a_power_is_near_float_within_the_time(monkeypatch):
 @pytest.mark.parametrize("programs", [0, 2])
 def test_ctrl_c_ends_a_search_with_the_best_program_so_far(monkeypatch, programs):
     """The first is int8's; the second program that the search tries is nearer to float."""
+    int8 = shared(LogPower, "corstone300", "int8")
     made = precision.Search.made
 
     def interrupted(self: precision.Search, *args: Any, **options: Any) -> Tried:
@@ -231,19 +237,12 @@ def test_ctrl_c_ends_a_search_with_the_best_program_so_far(monkeypatch, programs
         return made(self, *args, **options)
 
     monkeypatch.setattr(precision.Search, "made", interrupted)
-    data, open_transforms = rows(1, 64), dict[str, int]()
-    int8, found = (
-        compiled(
-            LogPower(),
-            data,
-            "corstone300",
-            quantization=how,
-            callback=lambda step, part: open_transforms.update(
-                {step: torch._C._functorch.get_dynamic_layer_stack_depth()}
-            ),
-        )
-        for how in ("int8", "auto")
-    )
+    open_transforms: dict[str, int] = {}
+
+    def noted(step: str, part: float) -> None:
+        open_transforms[step] = torch._C._functorch.get_dynamic_layer_stack_depth()
+
+    found = compiled(LogPower(), rows(1, 64), "corstone300", quantization="auto", callback=noted)
     assert (found.buffer == int8.buffer) == (programs == 0)
     assert found.report.accuracy.sqnr >= int8.report.accuracy.sqnr + 3 * programs
     assert "Precision: Ctrl+C ended the search; this is the best program until then." in found.report.notes
@@ -364,15 +363,14 @@ class Magnitude(nn.Module):
         return y
 
 
-def test_corrections_that_help_are_kept_and_the_same_bytes_come_again():
-    data = rows(1, 64)
-    first, second = (compiled(Magnitude(), data, "imxrt700", quantization="auto") for _ in range(2))
-    plain = compiled(Magnitude(), data, "imxrt700", quantization="int8")
-    assert first.buffer == second.buffer != plain.buffer
+def test_corrections_that_help_are_kept():
+    first, plain = (shared(Magnitude, "imxrt700", how) for how in ("auto", "int8"))
+    assert first.buffer != plain.buffer
     assert first.report.accuracy.sqnr > plain.report.accuracy.sqnr + 3
 
 
-def test_no_program_of_a_search_runs_a_recording_twice(monkeypatch):
+def test_no_program_of_a_search_runs_a_recording_twice_and_the_same_bytes_come_again(monkeypatch):
+    first = shared(Magnitude, "imxrt700", "auto")
     ran: list[tuple[Any, Any]] = []
 
     def noted(module: Any, recordings: Any) -> Any:
@@ -388,10 +386,11 @@ def test_no_program_of_a_search_runs_a_recording_twice(monkeypatch):
     for user in (precision, judge):
         monkeypatch.setattr(user, "run_recordings", noted)
     monkeypatch.setattr(judge, "_limited_run", narrowed)
-    report = compiled(Magnitude(), rows(1, 64), "imxrt700", quantization="auto").report
+    program = compiled(Magnitude(), rows(1, 64), "imxrt700", quantization="auto")
+    report = program.report
     pairs = [(id(module), id(recording)) for module, recording in ran]
     assert report.accuracy.sqnr > 29 and len({module for module, _ in pairs}) > 1
-    assert len(pairs) == len(set(pairs))
+    assert len(pairs) == len(set(pairs)) and program.buffer == first.buffer
 
 
 class Chain:
@@ -448,7 +447,7 @@ def test_the_default_is_auto_and_says_how_far_it_is():
     data = rows(1, 64)
     reported: list[tuple[str, float]] = []
     unset = compiled(Magnitude(), data, "imxrt700", callback=lambda *step: reported.append(step))
-    assert unset.buffer == compiled(Magnitude(), data, "imxrt700", quantization="auto").buffer
+    assert unset.buffer == shared(Magnitude, "imxrt700", "auto").buffer
     parts = [part for step, part in reported if step == "choose"]
     assert parts == sorted(parts) and len({*parts}) >= 3
     for how in (micronpu.Quantization(settings={"equalize": True}), "int8"):
