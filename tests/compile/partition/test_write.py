@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from tests.compile.by_executorch import by_executorch
 from tests.compile.random_networks import RandomNetwork
 from torch import nn
 
-import micronpu
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.compiler.assemble import Staged, lowered, named_data_of
 from micronpu.compiler.host import host_part
@@ -180,20 +178,6 @@ def test_operators_without_a_kernel_of_the_right_form_are_named() -> None:
     x = torch.randn(3)
     with pytest.raises(UnsupportedError, match=r"cannot call micronpu_test_write::odd, as `odd` \(.*test_write.py"):
         written({"forward": MethodInput(exported(Odd().eval(), (x,)).module, (x,))})
-
-
-def test_compiling_for_a_core_imports_nothing_of_executorchs_compiler() -> None:
-    import subprocess
-
-    text = (
-        "import sys, torch, micronpu\n"
-        "x = torch.randn(1, 8)\n"
-        "micronpu.compile(torch.nn.Linear(8, 4).eval(), (x,), 'cortex-m55', calibration=[(x,)])\n"
-        "print([name for name in sys.modules if name.startswith('executorch.exir')])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert micronpu.compile is not None
 
 
 def test_results_are_counted_as_the_tree_has_them() -> None:

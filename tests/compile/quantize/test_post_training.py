@@ -127,7 +127,7 @@ _MODULES = """
 import sys, torch, micronpu
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
 x = torch.randn(1, 3, 8, 8)
-for target in ("imxrt700", "ethos-u55-128"):
+for target in ("cortex-m55", "imxrt700", "ethos-u55-128"):
     micronpu.check(model.eval(), (x,), target)
     micronpu.compile(model.eval(), (x,), target, calibration=[x])
 heavy = ("torchao", "executorch.exir", "torch._inductor.lowering", "torch._inductor.pattern_matcher")
