@@ -359,6 +359,7 @@ def _between_steps(scale: float, thresholds: list[float]) -> float:
 class FixedObserver(nn.Module):
     """Returns fixed qparams."""
 
+    is_done = True
     scale: torch.Tensor
     zero_point: torch.Tensor
 

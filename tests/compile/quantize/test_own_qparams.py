@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import micronpu
 from micronpu.frontend.program import is_quantize
 from micronpu.quantize.observers import FinerObserver
+from micronpu.quantize.observing import FixedObserver
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
 
@@ -139,3 +140,12 @@ def test_smaller_qparams_leave_range_for_other_averages():
     assert float(observer.calculate_qparams()[0]) == pytest.approx(1.25 * 2 / 255)
     observer(torch.tensor([-4.0, 4.0]))  # 2.5 times as fine is no longer worth it
     assert float(observer.calculate_qparams()[0]) == float(operand.calculate_qparams()[0])
+
+
+def test_an_operand_with_fixed_qparams_has_nothing_to_learn():
+    """A second calibration, with known statistics, asks every observer, and failed with an AttributeError."""
+    observer = FinerObserver(torch.int8, -128, 127, torch.per_tensor_affine, times=3.0, room=1.25)
+    observer.observe_operand(FixedObserver(torch.int8, 1 / 256, -128, -128, 127, torch.per_tensor_affine))
+    assert not observer.is_done
+    observer.is_calibrated = True
+    assert observer.is_done
