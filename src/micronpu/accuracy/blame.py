@@ -134,7 +134,7 @@ def _advice(layer: LayerErrors, dtype: str, per_channel: bool, has_int16: bool) 
     """Advice for a layer, by the largest part of the layer's error."""
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""
-    int16 = ['activations="int16" for it'] if has_int16 and dtype == "int8" else []
+    int16 = ['activations="int16"'] if has_int16 and dtype == "int8" else []
     if layer.weight is not None and layer.weights > layer.rounding:
         first = [] if per_channel else ["per_channel=True"]
         return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])

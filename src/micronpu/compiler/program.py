@@ -19,6 +19,7 @@ from micronpu.base.files import check_name, write_file
 from micronpu.frontend.tensors import State, copied, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.containers import Names
+from micronpu.program.io import file_facts_of
 from micronpu.program.pte import read_pte
 from micronpu.report.delegation import DelegationReport, MethodsReport
 from micronpu.report.manifest import Basis, Manifest, Sources
@@ -160,6 +161,11 @@ class CompiledProgram(Shown, Generic[ReportT]):
     def integer_io(self) -> IntegerIO | None:
         """Meaning of integer inputs and outputs, with ``quantize`` and ``dequantize``; None for floats."""
         return self._only("integer_io").integer_io
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the classes by their index, as the model's file states them; () without."""
+        return file_facts_of(read_pte(self.buffer).named_data, self._only("labels").name).labels
 
     @property
     def rows(self) -> tuple[tuple[torch.Tensor, ...], ...]:

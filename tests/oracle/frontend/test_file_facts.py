@@ -151,6 +151,7 @@ def test_labels_and_normalization_of_litert_metadata(tmp_path: Path):
     path = described(tmp_path, "\n".join(NAMES).encode() + b"\n")
     program = micronpu.compile(path, target="cortex-m55")
     text = "\n".join(program.report.notes)
+    assert program.labels == NAMES
     assert "`evaluate`: cat, " in text and "and 1 more." in text and "[127.5] / [127.5]" in text
     deploy(program.buffer, tmp_path / "out")
     readme = (tmp_path / "out" / "README.md").read_text()

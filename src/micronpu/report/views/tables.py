@@ -87,6 +87,7 @@ def blame_view(blame: Blame) -> RenderableType:
     if advice:
         parts += ["", Text("To try:", style="bold")]
         parts += [Text(f"  {', '.join(nodes)}: {text}") for text, nodes in advice.items()]
+        parts.append(Text("`micronpu fix` tries such changes, and writes the settings of those that help."))
     return Group(*parts)
 
 
