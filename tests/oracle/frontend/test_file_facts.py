@@ -225,7 +225,7 @@ def test_an_onnx_file_names_its_tensors_and_classes(tmp_path: Path):
     program = micronpu.compile(tmp_path / "net.onnx", target="cortex-m55", calibration=data)
     facts = file_facts_of(read_pte(program.buffer).named_data, "")
     assert facts == FileFacts(("pixels",), ("scores",), ("a", "b", "c"))
-    assert any("3, a, b, c" in note for note in program.report.notes)
+    assert any("`evaluate`: a, b, c." in note for note in program.report.notes)
 
 
 def test_damaged_facts_of_a_program_are_refused():
