@@ -68,19 +68,21 @@ class Extremes:
         calls, values: numbers of observed calls and values.
         farthest: downwards and upwards, the farthest extremes of single calls with the numbers of these calls.
         widens: True if the range has a margin.
+        rounding: see `_margin`.
     """
 
     calls: int
     values: int
     farthest: tuple[tuple[tuple[float, int], ...], ...]
     widens: bool
+    rounding: float = 0.0
 
     def without(self, calls: range, side: int) -> float:
         """Return the end of the range without some calls, downwards (side 0) or upwards."""
         others = [end for end, call in self.farthest[side] if call not in calls]
         end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out
         kept = others[: at.FEWEST_EXTREMES]
-        return end + (_margin(kept, self.values) if self.widens and len(kept) > 1 else 0.0)
+        return end + (_margin(kept, self.values, self.rounding) if self.widens and len(kept) > 1 else 0.0)
 
 
 class RangeObserver(nn.Module):
@@ -106,6 +108,7 @@ class RangeObserver(nn.Module):
         singularity: a `micronpu.quantize.solver.neighbours.Singularity`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
+        exceeded_from: number of values from which the margin also balances clipping and rounding.
         within: limits of the observed values; values beyond count as the limit, unless they are very far.
         lowest, highest: observed extremes, even beyond these limits.
     """
@@ -124,6 +127,7 @@ class RangeObserver(nn.Module):
     thresholds: Thresholds = Thresholds()
     part: float = 1.0
     is_whole: bool = False
+    exceeded_from: float = math.inf
     within: tuple[float, float] = (-math.inf, math.inf)
     singularity: Any = None
 
@@ -200,17 +204,39 @@ class RangeObserver(nn.Module):
         self.max_val.copy_(high)
 
     def beyond(self) -> tuple[float, float]:
-        """Return the margin of a range after few values, downwards and upwards.
+        """Return the margin of a range, downwards and upwards.
 
-        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold: the
+        In the tail of a Laplace distribution, the mean excess s over a threshold does not depend on the threshold: the
         largest of k times as many values is expected to be larger by ln(k) times the mean excess.
+
+        Sums of products get as much as clipping costs more than rounding. Of k calls whose extremes exceed the
+        threshold, a part of exp(-d / s) reaches d beyond it, and is clipped there by 2 s^2 in the mean square; of N
+        values, each is rounded by R^2 / (12 steps^2) in a range R; both cost least where
+        exp(-d / s) = N R / (12 k steps^2 s).
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
         if not self.widens or self.calls < at.FEWEST_EXTREMES or self.is_settled:
             return 0.0, 0.0
-        less, more = (_margin(row[: at.FEWEST_EXTREMES], self.values) for row in self.farthest.tolist())
+        rounding = self._rounding()
+        less, more = (_margin(row[: at.FEWEST_EXTREMES], self.values, rounding) for row in self.farthest.tolist())
         return less, more
+
+    def _rounding(self) -> float:
+        """Return what rounding costs, R / (12 steps^2); 0 if that does not count for the margin.
+
+        It does not if the range clips, or if the extremes are multiples of an LSB, as of pixels.
+        """
+        has_others = self.is_whole or self.part != 1.0 or self.thresholds.rows or self.within != (-math.inf, math.inf)
+        if self.values < self.exceeded_from or has_others:
+            return 0.0
+        low, high = map(float, self.found())
+        ends, steps = (-low, high), self.quant_max - self.quant_min
+        reach = 2.0 * max(ends) if self.qscheme in _SYMMETRIC else sum(max(end, 0.0) for end in ends)
+        known = self.farthest[:, : at.FEWEST_EXTREMES] * (steps / reach if reach > 0.0 else 0.0)  # in LSBs
+        clips = any(end < (row[0] - 1.0) * reach / steps for end, row in zip(ends, known.tolist(), strict=True))
+        is_exact = float((known - known.round()).abs().max()) <= at.ON_STEP
+        return 0.0 if clips or is_exact else reach / (12 * steps**2)
 
     @property
     def extremes(self) -> Extremes | None:
@@ -226,7 +252,7 @@ class RangeObserver(nn.Module):
         kept = min(self.calls // 2 + 1, at.EXTREMES)
         rows = zip(self.farthest[:, :kept].tolist(), self.holders[:, :kept].long().tolist(), strict=True)
         farthest = tuple(tuple(zip(*row, strict=True)) for row in rows)
-        return Extremes(self.calls, self.values, farthest, not self.is_settled)
+        return Extremes(self.calls, self.values, farthest, not self.is_settled, self._rounding())
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ends of the range, before thresholds and whole numbers are considered."""
@@ -309,18 +335,23 @@ def qparams_of(
     return scale, zero_point.clamp(quant_min, quant_max)
 
 
-def _margin(extremes: Sequence[float], values: int) -> float:
+def _margin(extremes: Sequence[float], values: int, rounding: float) -> float:
     """Return the margin beyond an end of a range, see `RangeObserver.beyond`.
 
     Args:
         extremes: the farthest ones of single calls, largest first; the last is the threshold.
         values: number of values in all calls.
+        rounding: see `RangeObserver._rounding`.
     """
     most, least, count = extremes[0], extremes[-1], len(extremes) - 1
-    if most <= 0.0 or values >= at.ENOUGH_VALUES:
+    if most <= 0.0:
         return 0.0  # values of one sign get no margin beyond zero
     excess = sum(extreme - least for extreme in extremes[:-1]) / count
-    return min(excess * _logarithm(at.ENOUGH_VALUES / values), most)  # at most doubles the range
+    margin = max(excess * _logarithm(at.ENOUGH_VALUES / values), 0.0)
+    if 0.0 < (cost := rounding * values / count) < excess:
+        margin = max(margin, least - most + excess * _logarithm(excess / cost))
+    largest = at.ENOUGH_VALUES / (at.ENOUGH_VALUES + values) + at.LARGEST_MARGIN
+    return min(margin, most * (largest if values >= at.ENOUGH_VALUES else 1.0))  # at most doubles the range
 
 
 def _logarithm(number: float) -> float:

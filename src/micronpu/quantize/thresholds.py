@@ -136,9 +136,12 @@ SCALES = 512  # Scales that are tried for that [scales; not measured]
 NOTHING = 2**-16  # Smallest scale of values that were always 0, for sums in int32 [scale; calculated (5fae5f6e)]
 # Maximum ratio of a saturating value to the range: kernels count its LSBs in int32 [ratio; calculated]
 FARTHEST_BEYOND = 2**20
-# Values above which no margin is added to a range [values; of 98 random networks 1,000 made more worse, 300 fewer
-# better (cd0f6116)]
+# Values above which no margin is added to a range for few values [values; of 98 random networks 1,000 made more worse,
+# 300 fewer better (cd0f6116)]
 ENOUGH_VALUES = 600
+# Largest margin of ranges of many values [end of the range; 0.26 dB where no other value needs it]
+LARGEST_MARGIN = 0.03
+ON_STEP = 1e-3  # Largest distance of numbers from an LSB that has them [LSB; float32 of 255 LSBs is exact to 3e-5]
 EXTREMES = 13  # Extremes of calls that are kept, to judge samples with the range of the others [calls; not measured]
 FEWEST_EXTREMES = 6  # Extremes of calls that estimate others, and least number of calls [extremes; not measured]
 EMPTY_ROW = 1e-3  # Size of a row over the largest one's, up to which a norm has nothing to divide [ratio; not measured]

@@ -97,11 +97,12 @@ def test_a_choice_is_what_compile_makes_of_it(fixes, tmp_path):
     )
     assert len(program.buffer) == choice.bytes
     assert sum(part.cycles for part in program.report.latency) == choice.cycles  # calls of the NPU included
-    rows = DATA[1::2]
+    copies = 2  # until the errors of a sample are 8 numbers
+    rows = [row for (row,) in perturbed([(x,) for x in DATA[1::2]], copies)]
     with torch.no_grad():
-        wanted, found = (torch.cat([f(x) for x in rows]) for f in (Net().eval(), program.quantized))
+        wanted, found = (torch.cat([f(x) for x in rows]).double() for f in (Net().eval(), program.quantized))
     ratio = 10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum())
-    assert choice.sqnr == pytest.approx(float(ratio), abs=0.05)
+    assert choice.sqnr == pytest.approx(float(ratio), abs=1e-3)
     reported = json.loads(fixes.to_json())
     assert reported["choices"][0]["bytes"] == fixes.choices[0].bytes and "fixes tried in" in str(fixes)
 

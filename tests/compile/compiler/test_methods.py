@@ -114,7 +114,8 @@ def test_prefill_and_decode_share_a_cache(target: str, activations: Any) -> None
         assert (a - b).abs().max() <= 1.01 * step  # the same grids everywhere: what prefill keeps is what decode keeps
     program.reset()
     forgotten = [program.run(*call(i, 1, 7), method="decode") for i in range(4, 8)]
-    assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 8 * step
+    # Of an output whose range has a margin, some 7 integers.
+    assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 5 * step
 
 
 @pytest.mark.parametrize(("activations", "layers"), [("int16", 1), ("int8", 2)])

@@ -389,7 +389,7 @@ def test_no_program_of_a_search_runs_a_recording_twice_and_the_same_bytes_come_a
     program = compiled(Magnitude(), rows(1, 64), "imxrt700", quantization="auto")
     report = program.report
     pairs = [(id(module), id(recording)) for module, recording in ran]
-    assert report.accuracy.sqnr > 29 and len({module for module, _ in pairs}) > 1
+    assert report.accuracy.sqnr > 27 and len({module for module, _ in pairs}) > 1
     assert len(pairs) == len(set(pairs)) and program.buffer == first.buffer
 
 

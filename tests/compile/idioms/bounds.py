@@ -46,7 +46,7 @@ DECIBELS: dict[str, tuple[int, ...]] = {
     "Evidential": (42, 43, 35),
     "EvidentialRegression": (28, 43, 42),
     "Quantiles": (23,),
-    "Ordinal": (46, 51, 98),
+    "Ordinal": (46, 50, 98),
     "UnequalTasks": (35, 36, 40),
     "EarlyExit": (44, 56),
     "Ensemble": (29, 9),

@@ -253,7 +253,8 @@ def test_a_checkpoint_of_a_calibrated_module() -> None:
     fresh.load_state_dict(made.state_dict())
     with pytest.warns(UserWarning, match="uses the observers alone"):
         first = qparams(convert_pt2e(fresh))[0]
-    assert first[1] == pytest.approx(qparams(convert_pt2e(made))[0][1], rel=1e-6)
+    images = torch.cat([image for (image,) in of_images()])
+    assert first[1] == pytest.approx(float(images.max() - images.min()) / 255, rel=1e-6)  # a margin needs all calls
 
 
 def test_quantizers_of_npu_and_core_compose() -> None:

@@ -117,6 +117,33 @@ def test_few_values_do_not_show_how_far_others_reach(name, search, monkeypatch):
     assert gain > {"uniform": -2.0}.get(name, 2.0)  # nothing tells that a range ends where it was seen to end
 
 
+@pytest.mark.parametrize(("calls", "length"), [(24, 4), (24, 64), (48, 64)])
+def test_sums_of_products_are_clipped_no_more_than_rounded(calls, length):
+    """Of 24 rows, other rows exceed the extremes: they are nearer with the wider range, on average and at the worst."""
+    found = []
+    for seed in range(20):
+        x, made = random(seed, 600, length), _int8(MinMaxObserver)
+        _of_rows(x[:calls], made)
+        narrow = squared_error(x[calls:].numpy(), *map(float, made.calculate_qparams()))
+        made.exceeded_from = 0
+        wide = squared_error(x[calls:].numpy(), *map(float, made.calculate_qparams()))
+        found.append((10 * np.log10(narrow), 10 * np.log10(wide)))
+    assert np.mean(found, 0)[1] < np.mean(found, 0)[0] - 0.3
+    assert np.max(found, 0)[1] < np.max(found, 0)[0] - 0.5
+
+
+def test_pixels_and_ranges_that_clip_get_no_margin_of_many_values():
+    made = _of_rows((random(0, 24, 64) * 40).round().clamp(-128, 127), _int8(MinMaxObserver))
+    made.exceeded_from = 0
+    made.see(torch.tensor([-128.0, 127.0]))
+    assert made.beyond() == (0.0, 0.0)
+    made = _of_rows(random(0, 24, 64), _int8(MinMaxObserver))
+    made.exceeded_from = 0
+    assert min(made.beyond()) > 0.0
+    made.min_val.fill_(-0.5)
+    assert made.beyond() == (0.0, 0.0)
+
+
 def test_a_range_is_widened_for_few_values_only():
     rows = random(0, 100, 7)
     low, high = _of_rows(rows[:14], _int8(MinMaxObserver)).beyond()

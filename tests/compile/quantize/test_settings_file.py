@@ -108,9 +108,10 @@ def test_every_observer_goes_through(kind, per_channel):
     with torch.no_grad():
         hidden = torch.cat([model[1](model[0](*row)) for row in data])
     everything = float(hidden.max()) / 255
-    expected = {"percentile": float(hidden.quantile(0.99)) / 255, "minmax": everything, "moving_average": None}
-    if expected.get(kind) is not None:
-        assert steps[1] == pytest.approx(expected[kind], rel=0.1)
+    if kind == "percentile":
+        assert steps[1] == pytest.approx(float(hidden.quantile(0.99)) / 255, rel=0.1)
+    elif kind == "minmax":
+        assert everything <= steps[1] <= 1.2 * everything  # of 3,200 values, a margin of at most 19 %
     elif kind == "moving_average":
         assert steps[1] < 0.95 * everything
 

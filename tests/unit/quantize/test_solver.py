@@ -325,6 +325,33 @@ def test_a_range_ends_with_the_clamps_that_read_it() -> None:
     assert observed(clamped(Table(), "other"))["y"].within == (-math.inf, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("reads", "wanted"),
+    [
+        ({}, math.inf),
+        ({"weights": True}, 0),
+        ({"moves": True}, 0),
+        ({"softmax_axis": 1}, 0),
+        ({"form": Form.SUM}, 0),
+        ({"form": Form.ROW_MEAN}, math.inf),
+        ({"form": Form.QUOTIENT}, math.inf),
+    ],
+)
+def test_the_extremes_of_sums_are_exceeded_if_readers_count_all_errors_alike(
+    reads: dict[str, Any], wanted: float
+) -> None:
+    t = Table()
+    kernel = t.constant("kernel")
+    y = t.op("y", t.input(), weights=kernel)
+    values = t.end(t.op("z", y, **reads | ({"weights": kernel} if "weights" in reads else {})))
+    found = observed(values)
+    assert found["y"].exceeded_from == wanted
+    assert found["x"].exceeded_from == 600
+    shared = observer()
+    observe_for_neighbours(values, {t.by_name["x"]: shared, y: shared})
+    assert shared.exceeded_from == max(wanted, 600), "as the one value that the other is made of"
+
+
 def clamped_together(t: Table, last: tuple[float, float], *, reads_it: str = "clamp") -> Values:
     """A value of 0..3, an unlimited one, and the larger of both joined, of which a clamp reads only a part."""
     low = t.op("low", t.input(), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 3.0))

@@ -31,6 +31,7 @@ from torch import nn
 from micronpu.base.errors import ModelError
 from micronpu.ir.facts import Form
 from micronpu.ops.softmax import HIDDEN, MASKED
+from micronpu.quantize import thresholds as at
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
@@ -130,18 +131,30 @@ def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> Non
 
 def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
     """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
-    made, read = dict[Value, Ends](), dict[Value, Ends]()
+    made, read, alike = dict[Value, Ends](), dict[Value, Ends](), dict[Value, bool]()
+    sums = set[Value]()  # of many products: other samples exceed their extremes, for any inputs
+    states = {state.old for state in values.states}  # their values of successive calls do not tell how far others reach
     for value in values.all:
         padding = 0.0 if value.rule is None else value.rule.padding
         selected = [(padding, padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
         made[value] = value.clamps_to if value.is_clamp else _union(selected)
+        if value.weights is not None or (_passes(value) and not sums.isdisjoint(value.operands)):
+            sums.update((value, value.result or value))
     for value in reversed(values.all):
         read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
+        alike[value] = all(_counts_by_size(reader, alike) for reader in value.readers)
     for observer, observed in groups.items():
-        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
+        if not isinstance(observer, RangeObserver):
+            continue
+        if not any(value.is_input for value in observed):
             low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
             if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
                 observer.within = low, high
+        makers = [value for value in observed if observed.keys().isdisjoint(value.operands)]
+        is_one = len(makers) == 1 and not isinstance(observer, FinerObserver | PartObserver)
+        if is_one and observed.keys().isdisjoint(states) and all(alike[value] for value in observed):
+            from_values = at.ENOUGH_VALUES if makers[0].is_input else math.inf
+            observer.exceeded_from = 0 if makers[0] in sums else from_values
 
 
 def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:
@@ -154,6 +167,19 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
         # The last integers of the operand are larger than that, for any zero point.
         return UNLIMITED if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
     return read[reader] if _selects(reader) else UNLIMITED
+
+
+def _counts_by_size(reader: Value, alike: Mapping[Value, bool]) -> bool:
+    """Return True if an error of an operand counts alike wherever it is, so that clipping compares with rounding.
+
+    Of values that are divided by, or compared, or averaged, rounding of the small ones counts more.
+    """
+    reads_all = reader.is_output or reader.weights is not None or reader.softmax_axis is not None
+    return reads_all or (_passes(reader) and alike[reader])
+
+
+def _passes(value: Value) -> bool:
+    return value.moves or value.form is Form.SUM or (value.is_clamp and value.clamps_to == (0.0, math.inf))
 
 
 def _selects(value: Value) -> bool:
