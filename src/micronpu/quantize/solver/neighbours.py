@@ -66,6 +66,7 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     _observe_operands(places)
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
     _observe_clamped(values, places, groups)
+    _observe_exceeded(values, groups)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
@@ -131,28 +132,35 @@ def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> Non
 
 def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
     """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
-    made, read, alike = dict[Value, Ends](), dict[Value, Ends](), dict[Value, bool]()
-    sums = set[Value]()  # of many products: other samples exceed their extremes, for any inputs
-    states = {state.old for state in values.states}  # their values of successive calls do not tell how far others reach
+    made, read = dict[Value, Ends](), dict[Value, Ends]()
     for value in values.all:
         padding = 0.0 if value.rule is None else value.rule.padding
         selected = [(padding, padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
         made[value] = value.clamps_to if value.is_clamp else _union(selected)
-        if value.weights is not None or (_passes(value) and not sums.isdisjoint(value.operands)):
-            sums.update((value, value.result or value))
     for value in reversed(values.all):
         read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
-        alike[value] = all(_counts_by_size(reader, alike) for reader in value.readers)
     for observer, observed in groups.items():
-        if not isinstance(observer, RangeObserver):
-            continue
-        if not any(value.is_input for value in observed):
+        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
             low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
             if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
                 observer.within = low, high
+
+
+def _observe_exceeded(values: Values, groups: Groups) -> None:
+    """Let ranges of groups reach farther than calibration if other samples exceed them and all errors count alike."""
+    alike = dict[Value, bool]()
+    sums = set[Value]()  # of many products: other samples exceed their extremes, for any inputs
+    states = {state.old for state in values.states}  # their values of successive calls do not tell how far others reach
+    for value in values.all:
+        if value.weights is not None or (_passes(value) and not sums.isdisjoint(value.operands)):
+            sums.update((value, value.result or value))
+    for value in reversed(values.all):
+        alike[value] = all(_counts_by_size(reader, alike) for reader in value.readers)
+    for observer, observed in groups.items():
+        if not isinstance(observer, RangeObserver) or isinstance(observer, FinerObserver | PartObserver):
+            continue
         makers = [value for value in observed if observed.keys().isdisjoint(value.operands)]
-        is_one = len(makers) == 1 and not isinstance(observer, FinerObserver | PartObserver)
-        if is_one and observed.keys().isdisjoint(states) and all(alike[value] for value in observed):
+        if len(makers) == 1 and observed.keys().isdisjoint(states) and all(alike[value] for value in observed):
             from_values = at.ENOUGH_VALUES if makers[0].is_input else math.inf
             observer.exceeded_from = 0 if makers[0] in sums else from_values
 
