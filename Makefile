@@ -65,11 +65,11 @@ smoke: $(STAMP) ## run a few tests of each part, for 20 seconds
 quick: $(STAMP) ## run the tests nearest to what differs from main, for a minute (ARGS='--list', or changed files)
 	OMP_NUM_THREADS=1 $(PY) -m tests.quick $(ARGS)
 
-test: $(STAMP) ## run the tests, without the slow ones
+test: $(STAMP) ## run the tests, without the slow ones and with the commit's share of sweeps (ARGS='--rows all')
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(STAMP) ## run all tests
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --rows all $(ARGS)
 
 networks: $(STAMP) ## ten minutes of random networks on every target (ARGS='--seconds 3600 --first 1000')
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.random_networks --seconds 600 --out benchmarks/results/random_networks.json $(ARGS)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.costs import AfterImport, Costs
+from tests.shares import Shares
 
 # A busy machine is no failure.
 settings.register_profile("micronpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,9 +59,16 @@ def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
     set_precision("int8")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `.ci/run` asks for."""
+    parser.addoption("--rows", help="rows of tests marked `sweep`: `all`, or a number that chooses (the commit's)")
+    parser.addoption("--tools", metavar="FILE", help="write which tests looked for or started a tool of tests/tools.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what the tests cost."""
+    """Count what the tests cost, and choose the rows of sweeps."""
     config.pluginmanager.register(Costs(config))
+    config.pluginmanager.register(Shares(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,11 +14,13 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.tools import watch
 
 SLOWEST = 20
 """Tests that are listed."""
@@ -74,12 +76,17 @@ class Costs:
         self.before = 0.0
         self.of_test: dict[str, float] = defaultdict(float)
         self.of_folder: dict[str, Counter[str]] = defaultdict(Counter)
+        self.with_tools: dict[str, None] = {}
         AfterImport(
             {
                 "micronpu.compiler.assemble": lambda module: self.count(module, "lowered", "compilations"),
                 "torch.export._trace": lambda module: self.count(module, "_export", "exports"),
             }
         )
+
+    def pytest_sessionstart(self) -> None:
+        """Count uses of tools, too."""
+        watch(lambda: self.counted.update(tools=1))
 
     def count(self, module: ModuleType, name: str, what: str) -> None:
         """Count calls of a function of a module."""
@@ -114,6 +121,8 @@ class Costs:
         folder = str(PurePosixPath(report.nodeid.partition("::")[0]).parent)
         self.of_folder[folder].update(costs)  # type: ignore[arg-type]
         self.of_folder[folder]["tests"] += report.when == "call"
+        if "tools" in costs:
+            self.with_tools[report.nodeid] = None
 
     def pytest_collection_finish(self) -> None:
         """Note what the imports and the collection took."""
@@ -124,7 +133,10 @@ class Costs:
         """Send what a worker took before its tests; where all have run, fail if they did more than they may."""
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["collection"] = self.before
-        elif session.exitstatus == pytest.ExitCode.OK and self.too_many():
+            return
+        if path := self.config.getoption("tools"):
+            Path(path).write_text("".join(f"{test}\n" for test in sorted(self.with_tools)), encoding="utf-8")
+        if session.exitstatus == pytest.ExitCode.OK and self.too_many():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def total(self) -> Counter[str]:

@@ -6,15 +6,16 @@ with compilers for Cortex-M beside them that have no C library: PATHs of machine
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from micronpu.deploy.toolchain import has_library
 
 PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
@@ -49,6 +50,8 @@ def main_of(tool: str) -> str:
 
 def is_there(tool: str) -> bool:
     """Return True if a program is installed; a compiler for Cortex-M only with its library."""
+    from micronpu.deploy.toolchain import has_library
+
     return shutil.which(tool) is not None and (tool != main_of(tool) or not tool.startswith(CROSS) or has_library(tool))
 
 
@@ -58,6 +61,29 @@ def need(*tools: str) -> None:
     if missing:
         packages = " ".join(dict.fromkeys(" ".join(PACKAGES[main_of(tool)] for tool in missing).split()))
         pytest.skip(f"{', '.join(missing)} cannot be used: apt-get install {packages}")
+
+
+def is_lacked(program: str) -> bool:
+    """Return True for a program that a bare machine lacks, and for a Python or a shell, which may start one."""
+    name = Path(program).name
+    return name.startswith((*_PREFIXES, "python", "micronpu")) or name in {"sh", "bash", "env"}
+
+
+def watch(found: Callable[[], None]) -> None:
+    """Call a function whenever this process looks for or starts a program that a bare machine may lack."""
+
+    def watched(function: Callable[..., Any], place: int) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            named = [*args[place:], *kwargs.values()][0]
+            if kwargs.get("shell") or is_lacked(os.fsdecode(named[0] if isinstance(named, (list, tuple)) else named)):
+                found()
+            return function(*args, **kwargs)
+
+        return watching
+
+    for owner, name, place in ((shutil, "which", 0), (subprocess.Popen, "__init__", 1)):
+        setattr(owner, name, watched(getattr(owner, name), place))
 
 
 def write_path(folder: Path, *, freestanding: bool) -> None:

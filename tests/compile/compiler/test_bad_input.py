@@ -265,6 +265,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("call", ["compile", "check"])
 def test_model(name, call, capfd):
@@ -486,6 +487,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command(command, files, pte):
     words = [str(pte) if word == "PTE" else word for word in command.split()]
@@ -493,6 +495,7 @@ def test_command(command, files, pte):
     assert COMMANDS[command] in text
 
 
+@pytest.mark.sweep
 def test_command_in_a_process_of_its_own(files):
     """The exit code that a shell sees, and no traceback."""
     done = subprocess.run(

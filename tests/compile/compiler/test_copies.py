@@ -52,6 +52,7 @@ def test_a_program_travels_with_bytes_and_report(target: str, tmp_path: Path) ->
         assert own.report == program.report and torch.equal(own.run(X), wanted)
 
 
+@pytest.mark.sweep
 def test_another_process_reads_it(tmp_path: Path) -> None:
     program = compiled("ethos-u55-128")
     (tmp_path / "program").write_bytes(pickle.dumps(program))

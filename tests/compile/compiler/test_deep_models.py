@@ -149,12 +149,14 @@ def test_a_recursion_is_seen(few_calls: None) -> None:
         compiled(Recursive())
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("few_calls")
 @pytest.mark.parametrize("shape", ["chain", "residual", "clamps", "pools", "moves", "dense"])
 def test_many_blocks(shape: str) -> None:
     assert len(compiled(Deep(shape, BLOCKS)).buffer) > 1000
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("few_calls")
 @pytest.mark.parametrize("model", [Sums(), Logic(), Constants(), Ifs()], ids=lambda model: type(model).__name__)
 def test_values_that_others_share(model: nn.Module) -> None:

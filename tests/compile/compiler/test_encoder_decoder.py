@@ -155,6 +155,7 @@ def scores(step: Any, calls: Sequence) -> torch.Tensor:
     return torch.cat([step(name, inputs) for name, inputs in calls][1:])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [Sound, Text])
 def test_an_encoder_and_the_steps_of_a_decoder(kind: type[Translator]) -> None:
     torch.manual_seed(0)

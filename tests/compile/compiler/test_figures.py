@@ -43,6 +43,7 @@ def compiled(target: str, **options: Any) -> micronpu.CompiledProgram:
     return micronpu.compile(model(), (image(),), target, calibration=batches((image(),)), verify=False, **options)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_report_of_every_backend_keeps_the_schema(target):
     report = compiled(target).report

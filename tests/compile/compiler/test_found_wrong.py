@@ -87,6 +87,7 @@ IN_PLACE: dict[str, nn.Module] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_writes_into_the_input(name, target):
@@ -169,6 +170,7 @@ PER_CHANNEL: dict[str, tuple[tuple[str, ...], nn.Module, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", PER_CHANNEL)
 def test_weights_per_channel_are_delegated_after_training(name, target):
@@ -224,6 +226,7 @@ MASKS: dict[str, nn.Module] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_of_truth_values_are_finite_before_ranges_are_observed(name, target):

@@ -306,6 +306,7 @@ class Running(nn.Module):
         return h
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("io_type", [None, "int8"])
 @pytest.mark.parametrize(
     ("model", "data"),
@@ -409,6 +410,7 @@ def test_samples_that_also_calibrated_count_once():
     assert note.rule == "avoidable-noise" and "on 8 calibration samples" in note.what
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
 def test_a_recurrent_layer_is_rounded_in_each_step(layer, monkeypatch):
     class Recurrent(nn.Module):

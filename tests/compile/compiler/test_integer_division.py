@@ -35,6 +35,7 @@ class Divided(nn.Module):
         return x + self.function(self.a, self.b).float()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_program_of_others_divides(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -62,6 +63,7 @@ def onnx_file(kind: str, given: dict[str, list[int]], folder: Path) -> str:
     return str(folder / "m.onnx")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "wanted"), [("Div", [-(1 << 63), -3]), ("Mod", [0, -1])])
 def test_an_onnx_file_divides(kind: str, wanted: list[int], tmp_path: Path) -> None:
     path = onnx_file(kind, {"a": [-(1 << 63), 7], "b": [-1, -2]}, tmp_path)

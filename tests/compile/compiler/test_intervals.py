@@ -6,6 +6,7 @@ import pytest
 from benchmarks.intervals import KINDS, outcome
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["residual", "attention"])
 def test_the_interval_of_a_small_network_contains_other_data(kind: str) -> None:
     one = outcome(kind, 0, 24)

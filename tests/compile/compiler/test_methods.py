@@ -71,8 +71,7 @@ def calibration() -> dict[str, Any]:
 
 
 def compiled(target: str = "ethos-u85-256", **options: Any) -> Any:
-    own = model()
-    options.setdefault("calibration", calibration())
+    own, options = model(), {"calibration": calibration(), **options}
     return micronpu.compile({"prefill": (own, call(0, 4)), "decode": (own, call(0, 1))}, target, **options)
 
 
@@ -118,6 +117,7 @@ def test_prefill_and_decode_share_a_cache(target: str, activations: Any) -> None
     assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 5 * step
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("activations", "layers"), [("int16", 1), ("int8", 2)])
 def test_a_text_read_at_once_and_token_by_token(activations: Any, layers: int) -> None:
     """The same integers, in whatever portions: caches, scores, and what is told next."""

@@ -149,6 +149,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CASES)
 def test_one_sentence(name):
     call, kind, parts = CASES[name]

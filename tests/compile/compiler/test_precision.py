@@ -91,6 +91,7 @@ def shared(model: type[nn.Module], target: str, quantization: str) -> micronpu.C
     return compiled(model(), rows(1, 64), target, quantization=quantization)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u85-256", "cortex-m55"])
 def test_int8_does_not_serve_where_most_answers_change(target):
     class Uniform(Plain):
@@ -207,6 +208,7 @@ def milliseconds(program: micronpu.CompiledProgram) -> float:
     return sum(t.milliseconds for t in program.report.latency)
 
 
+@pytest.mark.sweep
 def test_a_logarithm_of_a_power_is_near_float_within_the_time(monkeypatch):
     int8, chosen = (shared(LogPower, "corstone300", how) for how in ("int8", "accurate"))
     with monkeypatch.context() as once:  # what the search has compiled is not compiled again
@@ -309,6 +311,7 @@ class Logarithm(nn.Module):
         return torch.log(x) * 2
 
 
+@pytest.mark.sweep
 def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
     how = micronpu.Quantization(activations="accurate", max_slowdown=1.1)
     auto = compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization=how)
@@ -322,6 +325,7 @@ def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
     assert "The limit of this program is its activations: " in first.what
 
 
+@pytest.mark.sweep
 def test_int16_that_does_not_fit_is_not_proposed_and_some_operators_in_it_are_tried(monkeypatch):
     """As where all values in int16 need more SRAM than the chip has."""
     part = precision.host_part
@@ -431,6 +435,7 @@ def test_a_slowdown_is_one_or_more(most):
         micronpu.Quantization(activations="int8", max_slowdown=1.5)
 
 
+@pytest.mark.sweep
 @pytest.mark.chooses
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700", "cortex-m55"])
 def test_what_int8_serves_stays_byte_for_byte_without_a_search(target):

@@ -249,6 +249,7 @@ def watched() -> Iterator[Watch]:
         watching.clear()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("call", [pytest.param(c, marks=[pytest.mark.slow] if c in LONG else []) for c in CALLS])
 def test_a_call_leaves_the_process_alone(
     call: str, program: micronpu.CompiledProgram, of_torch_alone: set[str], tmp_path: Path

@@ -78,6 +78,7 @@ def drawn(graph: Graph) -> list[np.ndarray]:
     return [rng.integers(low, high + 1, t.shape).astype(t.type.dtype.numpy) for (low, high), t in limits]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row)))
 def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]) -> None:
     network, program = compiled(*row)
@@ -109,6 +110,7 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
                 np.testing.assert_array_equal(found[0].reshape(-1), values.reshape(-1))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("seed", "target"), [(13, U55), pytest.param(46, U85, marks=pytest.mark.slow)])
 def test_both_entries_give_the_same_payloads(seed: int, target: str) -> None:
     """13 has a comparison, whose cast to float ExecuTorch writes in its own words."""

@@ -75,6 +75,7 @@ CASES = [(name, "imxrt700-neutron", {}) for name in ROWS] + [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "target", "options"), CASES, ids=[f"{n}-{t}" for n, t, _ in CASES])
 def test_every_way_to_write_a_state(name: str, target: str, options: dict[str, Any]) -> None:
     program, model = made(name, target, quantization=micronpu.Quantization(**options))
@@ -116,6 +117,7 @@ def test_a_cache_moves_integers_on_the_host() -> None:
     assert not _JOINS & set(operators)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700-neutron", "ethos-u55-128"])
 def test_element_for_element(target: str) -> None:
     """The program against the reference interpreter, whose states go round by hand, over a sequence."""
@@ -332,6 +334,7 @@ def test_blame_and_prepare_know_no_sequences() -> None:
         prepare_pt2e(torch.export.export(ROWS["gru"](), X).module(), NeutronQuantizer())
 
 
+@pytest.mark.sweep
 def test_executorch_own_entry() -> None:
     """The same program by `calibrate_and_quantize` and ExecuTorch's lowering, with first values where asked for."""
     torch.manual_seed(0)
@@ -422,6 +425,7 @@ def _delayed(model: Any, x: torch.Tensor) -> Any:
     return y
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("inside", [False, True], ids=["outermost", "inside"])
 @pytest.mark.parametrize("function", [_old, _part_of_old, _swapped, _delayed])
 def test_values_of_states_before_an_assignment(function: Any, inside: bool) -> None:
@@ -533,6 +537,7 @@ def _called(m: Any, x: torch.Tensor) -> torch.Tensor:
     return x.relu()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("inside", [False, True], ids=["outermost", "inside"])
 @pytest.mark.parametrize(
     ("forward", "name"),

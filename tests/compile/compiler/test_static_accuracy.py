@@ -58,6 +58,7 @@ def said(model: nn.Module, data: list[torch.Tensor], target: str, **options: Any
     return list(report.warnings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("function", [torch.log, torch.rsqrt, torch.reciprocal, torch.sqrt])
 def test_a_function_of_an_int8_power(function, target):
@@ -109,6 +110,7 @@ def test_the_cure_takes_the_note_away():
     assert said(model, rows(1, 64), "ethos-u55-128", quantization=wide) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_output_that_joins_unequal_parts(target):
     data = rows(1, 3, 12, 12)
@@ -122,6 +124,7 @@ def test_an_output_that_joins_unequal_parts(target):
     assert micronpu.compile(Head(False).eval(), data[0], target, calibration=data).report.warnings == ()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_few_scores_are_not_called_unequal(seed):
     """A score of one example may be small by chance; an array of zeros only shows the shape."""

@@ -98,6 +98,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("state", STATES)
 def test_a_state_of_torch_changes_no_byte(state: str, serial: dict[str, bytes]) -> None:
     with STATES[state]():

@@ -114,6 +114,7 @@ FRAGMENTS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TOLD)
 def test_what_a_report_says_to_try_runs(name: str) -> None:
     report = compiled(name).report

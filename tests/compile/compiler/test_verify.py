@@ -66,6 +66,7 @@ def test_the_agreement_is_in_the_report(target, io):
     assert "verify" in program.seconds
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_data_may_have_another_memory_layout_than_the_example(target):
     images = [row.to(memory_format=torch.channels_last) for row in DATA]  # as images of [N, H, W, C] permuted
@@ -126,6 +127,7 @@ def broken(graph: Graph, **options: Any) -> Graph:
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_wrong_operator_is_named_with_its_line(target, monkeypatch):
     module = "neutron.costs" if "neutron" in target else "ethosu.legalize"

@@ -120,6 +120,7 @@ def test_rewrites_keep_the_float_result():
     assert not problems, problems
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [pytest.param(ROWS, id="all"), *ALONE])
 def test_programs_are_close_to_float(rows):
     data = batches(12)
@@ -188,6 +189,7 @@ def scores(count: int, seed: int, hidden: float) -> list[tuple[torch.Tensor, tor
     return rows
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "activations", "share"),
     [

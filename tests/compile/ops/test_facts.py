@@ -64,6 +64,7 @@ def is_gone(overload: str) -> bool:
     return overload not in FACTS and all(isinstance(w, Decomposition) and w.early for w in LOWERINGS[overload])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("overload", [n for n in overloads() if not is_gone(n) and "cudnn" not in n])
 def test_the_facts_of_every_operator(overload: str) -> None:
     """ATen contradicts none that is stated, and suggests none that is not."""

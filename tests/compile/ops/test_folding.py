@@ -49,6 +49,7 @@ KEPT: dict[str, tuple[nn.Module, Function]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", FOLDED)
 def test_constants_go_into_the_layer(case: str) -> None:
     program, model, x = compiled(*FOLDED[case])

@@ -286,6 +286,7 @@ def shapes_of(forms: list[Form]) -> list[Size]:
     return [shape for form in forms for shape in form.shapes]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", [*ALL, *STAYING], ids=lambda form: form.name)
 @pytest.mark.parametrize("capabilities", [Capabilities(), CAPABILITIES], ids=["without tables", "tables"])
 def test_the_same_function_in_float(form: Form, capabilities: Capabilities):
@@ -318,6 +319,7 @@ def on(target: str, forms: list[Form]) -> Any:
     return micronpu.compile(Side(forms), inputs_for(shapes, 0), target, calibration=calibration)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("group", FORMS)
 def test_on_neutron(group: str):
     """One partition, the reference's integers, the quantized model up to rounding, near the float model.
@@ -353,6 +355,7 @@ def near_float(program: Any, forms: list[Form]) -> None:
     assert not problems, problems
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
 @pytest.mark.parametrize("group", FORMS)
 def test_on_ethosu(group: str, target: str):

@@ -134,6 +134,7 @@ def check(program: Any, model: nn.Module, n: int) -> None:
             assert (wanted - got).abs().max() < 0.02 * wanted.abs().max(), row[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("forms", "n"),
     [
@@ -175,6 +176,7 @@ def test_positions_that_are_not_there_are_refused() -> None:
             ArrayProgram(program.buffer).run_arrays(*(t.numpy() for t in wrong))
 
 
+@pytest.mark.sweep
 def test_positions_that_the_model_counts_itself() -> None:
     torch.manual_seed(0)
     model = Step("counts", "compare").eval()
@@ -201,6 +203,7 @@ def test_positions_that_the_model_counts_itself() -> None:
             own.run_arrays(*(t.numpy() for t in tokens))
 
 
+@pytest.mark.sweep
 def test_negative_positions_count_from_the_end_where_calibration_has_some() -> None:
     torch.manual_seed(0)
     model = Step("setitem").eval()
@@ -245,6 +248,7 @@ class Deep(nn.Module):
         return self.inner(tokens, pos)
 
 
+@pytest.mark.sweep
 def test_methods_share_qparams_of_the_same_operators_alone() -> None:
     """One token and several are written with other operators: which are alike is not told by the line."""
     torch.manual_seed(0)

@@ -35,6 +35,7 @@ class Moves(nn.Module):
         )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "looks_up"), [("ethos-u85-256", True), ("ethos-u55-128", False)])
 def test_values_are_those_of_torch(target: str, looks_up: bool) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -117,6 +117,7 @@ def computed(target: str) -> list[str]:
     return [name for name in overloads() if device.computes(name) and not device.decompositions(name)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "target",
     ["ethos-u55-128", *(pytest.param(t, marks=pytest.mark.slow) for t in ("imxrt700", "ethos-u85-256", "cortex-m55"))],

@@ -310,6 +310,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("group", "per_channel"),
     [*((g, True) for g in GROUPS), ("convolutions", False), ("linear", False)],

@@ -174,6 +174,7 @@ ALONE = [pytest.param([row], id=row.name, marks=pytest.mark.alone) for row in (*
 """Each row as a program of its own, for whoever looks for what is wrong with one."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [pytest.param(SINGLE, id="single"), pytest.param(DECOMPOSED, id="decomposed"), *ALONE])
 def test_program_is_the_quantized_model(rows: list[Row], monkeypatch: pytest.MonkeyPatch):
     # Judged by the rows that calibrated, of which some results are one number each: no others are to be expected.

@@ -220,6 +220,7 @@ GROUPS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", GROUPS)
 def test_rows_run_on_the_npu(rows: list[Row]):
     torch.manual_seed(0)
@@ -247,6 +248,7 @@ def test_rows_run_on_the_npu(rows: list[Row]):
 FACTORS = [{"size": (11, 21), "align_corners": True}, {"scale_factor": (2, 4)}, {"scale_factor": (1, 8)}]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("options", FACTORS, ids=str)
 def test_a_resize_with_a_factor_for_each_axis_is_one_operator(options: dict[str, Any]):
     torch.manual_seed(0)

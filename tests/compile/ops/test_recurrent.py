@@ -80,6 +80,7 @@ def test_steps_keep_the_float_result():
             torch.testing.assert_close(new, old, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sweep
 def test_program_is_close_to_float():
     data = batches(12)
     model = Layers().eval()
@@ -137,6 +138,7 @@ def long(kind: str, steps: int = LONG) -> tuple[nn.Module, torch.Tensor, list[An
     return model, x, [(x,), (torch.randn(shape),)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "target"),
     [
@@ -207,6 +209,7 @@ def test_a_loop_is_no_litert_model() -> None:
         program.to_litert()
 
 
+@pytest.mark.sweep
 def test_layers_that_a_quantizer_left_in_float_run_on_the_core() -> None:
     class Tagger(nn.Module):
         def __init__(self) -> None:

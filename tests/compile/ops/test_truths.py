@@ -32,6 +32,7 @@ class Choices(nn.Module):
         )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "activations"),
     [("imxrt700-neutron", "int8"), ("ethos-u55-128", "int8"), ("ethos-u85-256", "int16")],
@@ -61,6 +62,7 @@ class Counts(nn.Module):
         return above.sum(1), band.sum(), above[..., :5].sum((1, 2)).float() * 0.5, (above.sum(2) > 3).float()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
 def test_a_count_is_a_whole_number(target: str) -> None:
     """On a grid of 0.031 seven are 6.98, of which the integer is 6."""
@@ -80,6 +82,7 @@ class Rounded(nn.Module):
         return torch.round(3 * x).int(), torch.floor(7 * x).long(), torch.ceil(x).int() + 1, torch.trunc(4 * x) * 0.5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
 def test_what_is_rounded_is_a_whole_number(target: str) -> None:
     generator = torch.Generator().manual_seed(0)

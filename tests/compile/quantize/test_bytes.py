@@ -55,6 +55,7 @@ def signed(x: torch.Tensor) -> torch.Tensor:
     return (x.to(torch.int16) - 128).to(torch.int8)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "order"),
     [

@@ -64,6 +64,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "how",
     [

@@ -43,6 +43,7 @@ def quantized(activations: Activations = "int8") -> torch.fx.GraphModule:
     return calibrate_and_quantize(torch.export.export(Every().eval(), (DATA[0],)), [DATA], quantizer)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     own: list[Any] = []
@@ -55,6 +56,7 @@ def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     assert {f.__name__ for f in own} == {"_quantized", "_dequantized", "_dequantized_channels"}
 
 
+@pytest.mark.sweep
 def test_steps_of_a_loop_run_in_eager_mode_too(monkeypatch) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:

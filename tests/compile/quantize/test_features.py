@@ -37,6 +37,7 @@ def compiled(model: nn.Module, data: list[torch.Tensor], target: str, **options:
     return micronpu.compile(model.eval(), data[0], target, calibration=data, **options)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
 @pytest.mark.parametrize("form", ["norm", "formula"])
 def test_raw_sensors_are_standardised_in_float(form: str, target: str) -> None:

@@ -70,6 +70,7 @@ def alone(kind: type[nn.Module], number: int) -> str:
     return made(kind(), HOW[number], None)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "numbers", "calibrations"),
     [

@@ -156,6 +156,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_calibration_decides(name: str, target: str) -> None:
@@ -191,6 +192,7 @@ THROUGH_VIEWS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model", THROUGH_VIEWS.values(), ids=THROUGH_VIEWS)
 def test_writes_through_views_are_not_lost(model: nn.Module) -> None:
     rows = [(torch.randn(4, 16),) for _ in range(8)]
@@ -210,6 +212,7 @@ IN_PLACE = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model", IN_PLACE.values(), ids=IN_PLACE)
 def test_other_writes_in_place(model: nn.Module) -> None:
     compared(model.eval(), [(torch.randn(4, 16),) for _ in range(8)], quantizer)

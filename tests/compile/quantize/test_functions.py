@@ -102,6 +102,7 @@ def cycles(program: Any) -> float:
     return float(sum(latency.cycles for latency in program.report.latency))
 
 
+@pytest.mark.sweep
 def test_a_written_form_is_one_table() -> None:
     natives = {name: native for name, (_, native) in FORMS.items() if native is not None}
     program, near = made_beside([network(FORMS[name][0]) for name in natives])
@@ -193,6 +194,7 @@ def joined_chain(dice: random.Random) -> Activation:
     return function
 
 
+@pytest.mark.sweep
 def test_no_function_is_worse_placed_than_its_operators() -> None:
     """A product and a clamp that no operator computes with it were a function, but not imported as one."""
     chains = [small(joined_chain(random.Random(seed))) for seed in range(8)]

@@ -340,6 +340,7 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
         assert (program.run(*data[1]) - model(*data[1])).abs().max() <= 30 / 2**15
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("nearest", [0.0005, 0.02])
 @pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])
 def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
@@ -453,6 +454,7 @@ def test_training_with_int16_activations(per_channel):
 # ---------------------------------------------------------------- integers outside of the program
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 @pytest.mark.parametrize("io", ["int8", "int16"])
 def test_a_program_with_integer_io_has_no_quantization_left_outside(activations, io):

@@ -66,6 +66,7 @@ def test_other_functions_stay(function):
     assert project_magnitudes(exported(function, torch.rand(1, 8)), NeutronQuantizer().capabilities) == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
 def test_int8_is_nearer_to_float_where_magnitudes_differ(target):
     generator = torch.Generator().manual_seed(0)

@@ -30,6 +30,7 @@ class Choosing(nn.Module):
         return scores.softmax(-1), causal
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700-neutron", "ethos-u55-128"])
 def test_choices_and_masks_train_and_mean_the_same_on_the_npu(target):
     generator = torch.Generator().manual_seed(0)
@@ -104,6 +105,7 @@ class ByHand(nn.Module):
         return results
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_written_by_hand_behind_a_mask_is_near_float(target):
     shown = torch.eye(8).bool() | torch.eye(8).bool().roll(1, 0) | torch.eye(8).bool().roll(2, 0)

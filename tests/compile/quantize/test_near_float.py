@@ -43,6 +43,7 @@ def _scores(random: torch.Generator) -> Tensors:
     return torch.randn(1, 12, 12, generator=random), edges.float()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("axis", [1, 2])
 def test_what_a_mask_hides_takes_no_steps_from_the_scores_that_count(axis, target):
@@ -66,6 +67,7 @@ def _hidden(_: Small, x: torch.Tensor, edges: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_what_a_mask_hides_from_a_maximum_or_a_function_takes_no_steps_either(target):
     assert min(decibels(Small(_hidden), _scores, target)) >= 30.0
@@ -91,6 +93,7 @@ def _spelled_out(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_a_function_that_is_spelled_out_is_rounded_once(target):
     assert min(decibels(Small(_spelled_out), _noise, target)) >= 30.0
@@ -154,6 +157,7 @@ def _averages(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_averages_of_whole_numbers_lie_between_them(target):
     assert min(decibels(Small(_averages), _steps, target)) >= 30.0
@@ -179,6 +183,7 @@ def _rounded(_: Small, x: torch.Tensor) -> Tensors:
     return torch.round(3 * x).mean((2, 3)), F.avg_pool2d(torch.round(3 * x), 2), torch.round(x) * 0.5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("function", [_resized, _rounded])
 def test_rounding_moves_nothing_past_what_it_is_compared_with(function, target):
@@ -204,6 +209,7 @@ def _one_of_several(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("function", [_around_zero, _one_of_several])
 def test_jumps_are_as_near_as_steps_of_int8_allow(function, target):
@@ -259,6 +265,7 @@ def _some_rows_of_zeros(random: torch.Generator) -> Tensors:
     return torch.randn(1, 8, 8, generator=random) * shown, torch.randn(1, 8, 8, generator=random)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_a_row_of_zeros_takes_no_steps_from_the_others(target):
     assert min(decibels(Small(_over_their_size), _some_rows_of_zeros, target)) >= 25.0
@@ -275,6 +282,7 @@ def _equal(_: Small, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_equal_numbers_are_equal_with_their_own_qparams(target):
     def numbers(random: torch.Generator) -> Tensors:
@@ -305,6 +313,7 @@ class Head(nn.Module):
         return last[..., :2].permute(0, 3, 1, 2), y[:, 2:4], y[:, 4:], y[:, 3]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_an_assignment_to_a_part_takes_no_steps_from_the_others(target):
     assigned, apart = (decibels(Head(assigns), _noise, target) for assigns in (True, False))
@@ -370,6 +379,7 @@ class JoinedTwice(Dense):
         return one.mean((2, 3)), nested, third(nested), torch.cat([large, one], 1), torch.cat([nested, x * 30], 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_joined_again_and_again_has_the_qparams_of_where_it_is_read(target):
     means, whole = decibels(Dense(), _noise, target)
@@ -391,6 +401,7 @@ def _averages_joined(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_joined_has_not_the_qparams_of_an_average_or_a_softmax(target):
     assert min(decibels(Small(_averages_joined), _noise, target)) >= 28.0
@@ -411,6 +422,7 @@ def _extrema(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_an_extremum_is_with_qparams_of_its_results_where_its_operands_are_much_larger(target):
     assert min(decibels(Small(_extrema), _noise, target)) >= 30.0

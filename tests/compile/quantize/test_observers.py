@@ -64,6 +64,7 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_no_range_is_much_better(name):
     x = DISTRIBUTIONS[name]
@@ -97,6 +98,7 @@ def _int8(search, **more):
     return search(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine, **more)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("search", [SpreadErrorObserver, LeastErrorObserver, MinMaxObserver])
 @pytest.mark.parametrize("name", ["normal", "laplace", "uniform", "heavy tails"])
 def test_few_values_do_not_show_how_far_others_reach(name, search, monkeypatch):
@@ -229,6 +231,7 @@ def of_kind(kind, *batches, **options):
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_least_error_is_that_of_every_value_as_it_is_rounded(name):
     x = DISTRIBUTIONS[name]

@@ -35,6 +35,7 @@ class Theirs(Quantizer):
     def validate(self, model: GraphModule) -> None: ...
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("layer", "axis", "delegated"),
     [

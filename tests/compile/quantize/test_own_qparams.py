@@ -60,6 +60,7 @@ CLAMPS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", AVERAGES)
 def test_averages_that_cancel_out_have_steps(case, target):
@@ -69,6 +70,7 @@ def test_averages_that_cancel_out_have_steps(case, target):
     assert not program.report.host or target.startswith("cortex")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CLAMPS)
 def test_clamped_values_have_steps(case, target):

@@ -62,6 +62,7 @@ def _less_garbage() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+@pytest.mark.sweep
 def test_a_chain_of_parts_is_as_if_it_were_exported_as_a_whole() -> None:
     for chain in [("sum.default", "cumprod.default"), ("softmax.int", "where.self"), ("roll.default", "gru.input")]:
         given, inputs = stitched(chain)
@@ -85,6 +86,7 @@ def reason(chain: Chain) -> str:
     return INEXACT.get(chain[-1], "") or STATED.get(chain[-2:], "")
 
 
+@pytest.mark.sweep
 def test_some_quantized() -> None:
     check_quantized([*sample(30), *triples(6)])
 
@@ -103,6 +105,7 @@ def test_triples_quantized(group: int) -> None:
     check_quantized(triples(250, seed=1 + group))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS_OF_JOINS)
 def test_some_joins(target: str) -> None:
     assert not [said for seed in range(8) for said in wrong(seed, target)]
@@ -127,6 +130,7 @@ def check(chosen: list[Pair], target: str) -> None:
     assert not wrong, wrong
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_some_pairs(target: str) -> None:
     check(sample(AT_ONCE), target)

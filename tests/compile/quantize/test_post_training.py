@@ -64,6 +64,7 @@ def assert_alike(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], targ
     assert [line for line, known in zip(lines, wanted_lines, strict=True) if known] == [*filter(None, wanted_lines)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
     ("target", "choices"),
@@ -135,6 +136,7 @@ print(sorted(m for m in sys.modules if m.startswith(heavy)))
 """
 
 
+@pytest.mark.sweep
 def test_the_default_way_imports_no_torchao_and_no_compiler_of_executorch() -> None:
     done = subprocess.run([sys.executable, "-c", _MODULES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

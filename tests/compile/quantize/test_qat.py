@@ -272,6 +272,7 @@ def sqnr(reference, value):
     return float(10 * torch.log10(reference.square().sum() / (reference - value).square().sum()))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("make", "x"), NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("freeze", [False, True], ids=["", "frozen"])
 def test_batch_norm_trains(make, x, freeze):
@@ -295,6 +296,7 @@ def test_batch_norm_trains(make, x, freeze):
             assert torch.allclose(statistics[name], value, rtol=0.05, atol=0.02), name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("make", "x"), NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("freeze", [False, True], ids=["", "frozen"])
 @torch.no_grad()
@@ -456,6 +458,7 @@ def test_a_leftover_batch_norm_exports_no_patterns(no_patterns):
     convert_pt2e(prepared)
 
 
+@pytest.mark.sweep
 def test_what_torchao_can_fuse_it_still_fuses():
     """The check that saves the patterns has to see what another quantizer leaves to torchao."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
@@ -542,6 +545,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("run", "message"), REFUSED.values(), ids=REFUSED)
 def test_refused(run, message, trained, example):
     with pytest.raises(MicroNpuError, match=message):

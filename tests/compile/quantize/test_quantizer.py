@@ -63,6 +63,7 @@ SHARING = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("overload", SHARING)
 @pytest.mark.parametrize("source", ["input", "conv", "sigmoid"])
 def test_an_operator_that_moves_or_selects_shares_the_qparams_of_its_operand(overload: str, source: str):
@@ -93,6 +94,7 @@ AVERAGING = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("overload", AVERAGING)
 @pytest.mark.parametrize("flow", [quantized, with_torchao])
 def test_an_average_has_its_own_qparams_where_values_cancel_out(overload: str, flow: Callable[..., GraphModule]):

@@ -115,6 +115,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("model", "inputs", "output"), PUBLISHED)
 @torch.no_grad()
 def test_published_pattern(model, inputs, output):
@@ -235,6 +236,7 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("quantizer", "expected"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 @torch.no_grad()
 def test_configuration(quantizer, expected):

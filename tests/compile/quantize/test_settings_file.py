@@ -93,6 +93,7 @@ def test_what_does_not_fit_is_refused(name):
     assert said in str(caught.value), str(caught.value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["mse", "percentile", "minmax", "moving_average", "weights"])
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_every_observer_goes_through(kind, per_channel):

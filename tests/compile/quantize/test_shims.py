@@ -101,6 +101,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", upstream.REPAIRS)
 def test_a_repair_is_needed(name):
     needed, shim = NEEDED[name], upstream.REPAIRS[name]
@@ -234,6 +235,7 @@ def fresh() -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "default", "-c", UNCHANGED], capture_output=True, text=True)
 
 
+@pytest.mark.sweep
 def test_functions_of_other_packages_are_back_after_every_public_call(fresh):
     assert fresh.returncode == 0, fresh.stderr
     assert fresh.stdout.split()[-1] == "recipe"
@@ -254,6 +256,7 @@ def test_a_quantizer_of_another_package_is_none_of_our_business():
         prepare_pt2e(exported(nn.ReLU()), ComposableQuantizer([Theirs(), NeutronQuantizer(is_qat=True)]))
 
 
+@pytest.mark.sweep
 def test_the_silence_at_import_is_needed(fresh):
     code = "import torch, torchao.quantization.pt2e"
     done = subprocess.run([sys.executable, "-W", "default", "-c", code], check=True, capture_output=True, text=True)

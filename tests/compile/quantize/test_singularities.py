@@ -42,6 +42,7 @@ def train(module: nn.Module) -> None:
         optimizer.step()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_trains_and_runs(name: str, target: str) -> None:

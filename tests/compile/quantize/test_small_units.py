@@ -30,6 +30,7 @@ def _network(unit: float) -> Small:
     return Small(forward, first=linear(8, 8), second=linear(8, 8))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 def test_a_unit_makes_no_difference(target: str):
     wanted = decibels(_network(1.0), _inputs(1.0), target)

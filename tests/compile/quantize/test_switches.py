@@ -72,6 +72,7 @@ def quantized(model: nn.Module, shape: tuple[int, ...], *disabled: str) -> Graph
     return calibrate_and_quantize(exported, batches, NeutronQuantizer(disabled_rewrites=disabled))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ROWS)
 def test_a_rewrite_that_is_left_out_leaves_its_operator(name: str) -> None:
     model, shape, operator = ROWS[name]

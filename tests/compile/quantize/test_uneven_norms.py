@@ -64,6 +64,7 @@ def _rounded(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return (x / step).round().clamp(round(low / step), round(high / step)) * step
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", NORMS)
 def test_small_rows_keep_their_shape(name: str, target: str):
@@ -80,6 +81,7 @@ def test_a_row_of_zeros_takes_no_steps_from_the_others():
     assert min(decibels(NORMS["normalize"], draw, "imxrt700")) >= 20.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NORMS)
 def test_rows_of_one_size_stay_in_int8(name: str):
     random = torch.Generator().manual_seed(0)
@@ -96,6 +98,7 @@ def one_in_thirty(random: torch.Generator) -> Tensors:
     return (x / 8,)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", ["layer", "group", "rms by hand"])
 def test_a_few_large_rows_leave_the_others_their_squares(name: str, target: str):

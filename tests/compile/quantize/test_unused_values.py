@@ -36,6 +36,7 @@ def pooled(value: float, kernel: int = 3) -> Callable[[torch.Tensor], torch.Tens
     return lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=value), kernel, 2)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
 @pytest.mark.parametrize("value", [-30.0, -1e9, -math.inf])
 def test_pads_of_a_max_pool(value: float, target: str) -> None:
@@ -79,6 +80,7 @@ def test_pads_of_a_minimum_behind_a_move() -> None:
     assert accuracy(lambda x: F.pad(x, (1, 1), value=1e9).transpose(2, 3).amin(2), "ethos-u55-128") > 36
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
 @pytest.mark.parametrize("value", [-100.0, -1e9])
 def test_constants_that_a_maximum_reads(value: float, target: str) -> None:

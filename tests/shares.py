@@ -1,0 +1,125 @@
+"""Chooses the rows of sweeps that a run has: of each test that is marked `sweep`, a share that the commit chooses.
+
+A sweep is a test whose rows compile, quantize or call another implementation, a second or so in all, and find a defect
+seldom.  Each commit runs one in `PARTS` of the rows (`sweep(8)`: one in eight), at least one of each test that has
+several; a test without rows that is marked runs at one in as many commits.  Other commits run the others, so that all
+run in a few days.  Tests of a file that have a row in common run it at the same commit, which compiles it once.
+
+All rows run with `--rows all`, as `make test-all` and `.ci/run --all` have it, in a test file or a test that is named,
+with `-k`, `--lf` or `--ff`, and where there is no commit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PARTS = 4
+"""Shares of a sweep that does not say how many it has."""
+ALL = "all"
+ROOT = Path(__file__).parents[1]
+
+
+def number_of_commit() -> int | None:
+    """Return the number that chooses the shares of the commit that is checked out; None without one."""
+    command = ["git", "rev-parse", "--short=6", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return None if found.returncode else int(found.stdout, 16)
+
+
+def _number_of(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def row_of(test: str) -> str:
+    """Return what tests of a file have in common that look at the same row: the file and the parameters."""
+    path, _, rest = test.partition("::")
+    return f"{path}[{rest.partition('[')[2]}" if "[" in rest else test
+
+
+def chosen(sweeps: Iterable[tuple[str, int]], number: int) -> set[str]:
+    """Return the node ids of the rows that a commit runs.
+
+    Args:
+        sweeps: the node id of each row, and how many shares its sweep has.
+        number: of the commit.
+    """
+    tests: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for test, parts in sweeps:
+        tests[test.partition("[")[0]].append((test, parts))
+    found = set()
+    for rows in tests.values():
+        own = {test for test, parts in rows if (_number_of(row_of(test)) - number) % parts == 0}
+        if not own and len(rows) > 1:
+            own = {min((_number_of(f"{number}{row_of(test)}"), test) for test, _ in rows)[1]}
+        found |= own
+    return found
+
+
+class Shares:
+    """A plug-in of pytest: leaves out the rows that are those of other commits, and says how many."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.left_out = 0
+        self.rows: str | None = config.getoption("rows")
+        if self.rows is None:
+            number = number_of_commit()
+            self.rows = ALL if number is None else str(number)
+        config.option.rows = self.rows  # workers, which start later, get the options
+
+    def pytest_report_header(self) -> str:
+        """Say what makes the same choice again."""
+        return f"rows of sweeps: --rows {self.rows}"
+
+    def named(self) -> set[Path]:
+        """Return the test files of which somebody asks for a test."""
+        paths = (self.config.invocation_params.dir / argument.partition("::")[0] for argument in self.config.args)
+        return {path.resolve() for path in paths if path.suffix == ".py"}
+
+    @pytest.hookimpl(trylast=True)  # other rows are left out before
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out rows."""
+        if self.rows == ALL or any(self.config.getoption(name, None) for name in ("keyword", "lf", "failedfirst")):
+            return
+        named = self.named()
+        marks = {item.nodeid: item.get_closest_marker("sweep") for item in items if item.path not in named}
+        sweeps = {test: mark.args[0] if mark.args else PARTS for test, mark in marks.items() if mark}
+        left_out = sweeps.keys() - chosen(sweeps.items(), int(self.rows or 0))
+        self.left_out = len(left_out)
+        if left_out:
+            self.config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+            items[:] = [item for item in items if item.nodeid not in left_out]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Send the number of rows from a worker."""
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["left_out"] = self.left_out
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Note the number of a worker: all of them collect the same tests."""
+        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get("left_out", 0))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what was left out, and how to run it."""
+        if self.left_out:
+            terminalreporter.write_line(
+                f"{self.left_out} rows of sweeps are left to other commits. The same choice again: --rows {self.rows}; "
+                "all of them: --rows all, or name a test file."
+            )
+
+
+if __name__ == "__main__":
+    # `python -m tests.shares 3`: which of three the commit chooses, for `.ci/run`
+    print((number_of_commit() or 0) % int(sys.argv[1]))
