@@ -3,7 +3,8 @@
 A sweep is a test whose rows compile, quantize or call another implementation, a second or so in all, and find a defect
 seldom.  Each commit runs one in `PARTS` of the rows (`sweep(8)`: one in eight), at least one of each test that has
 several; a test without rows that is marked runs at one in as many commits.  Other commits run the others, so that all
-run in a few days.  Tests of a file that have a row in common run it at the same commit, which compiles it once.
+run in a few days.  Tests of a file that have a row in common run it at the same commit, which compiles it once, and so
+do tests of a file that have no rows, or whose rows look at one program (`sweep(together=True)`).
 
 All rows run with `--rows all`, as `make test-all` and `.ci/run --all` have it, in a test file or a test that is named,
 with `-k`, `--lf` or `--ff`, and where there is no commit.
@@ -16,6 +17,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +43,37 @@ def _number_of(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def row_of(test: str) -> str:
-    """Return what tests of a file have in common that look at the same row: the file and the parameters."""
-    path, _, rest = test.partition("::")
-    return f"{path}[{rest.partition('[')[2]}" if "[" in rest else test
+@dataclass(frozen=True)
+class Row:
+    """A row of a sweep.
 
-
-def chosen(sweeps: Iterable[tuple[str, int]], number: int) -> set[str]:
-    """Return the node ids of the rows that a commit runs.
-
-    Args:
-        sweeps: the node id of each row, and how many shares its sweep has.
-        number: of the commit.
+    Attributes:
+        test: its node id.
+        parts: shares that the sweep has.
+        together: whether all rows of the test run at the same commit.
     """
-    tests: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for test, parts in sweeps:
-        tests[test.partition("[")[0]].append((test, parts))
+
+    test: str
+    parts: int = PARTS
+    together: bool = False
+
+    @property
+    def looks_at(self) -> str:
+        """What tests of a file have in common that look at the same row: the file and the parameters."""
+        path, _, rest = self.test.partition("::")
+        return path if self.together else f"{path}[{rest.partition('[')[2]}".rstrip("[")
+
+
+def chosen(rows: Iterable[Row], number: int) -> set[str]:
+    """Return the node ids of the rows that the commit of a number runs."""
+    tests: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        tests[row.test.partition("[")[0]].append(row)
     found = set()
-    for rows in tests.values():
-        own = {test for test, parts in rows if (_number_of(row_of(test)) - number) % parts == 0}
-        if not own and len(rows) > 1:
-            own = {min((_number_of(f"{number}{row_of(test)}"), test) for test, _ in rows)[1]}
+    for several in tests.values():
+        own = {row.test for row in several if (_number_of(row.looks_at) - number) % row.parts == 0}
+        if not own and len(several) > 1 and not several[0].together:
+            own = {min((_number_of(f"{number}{row.looks_at}"), row.test) for row in several)[1]}
         found |= own
     return found
 
@@ -94,8 +106,8 @@ class Shares:
             return
         named = self.named()
         marks = {item.nodeid: item.get_closest_marker("sweep") for item in items if item.path not in named}
-        sweeps = {test: mark.args[0] if mark.args else PARTS for test, mark in marks.items() if mark}
-        left_out = sweeps.keys() - chosen(sweeps.items(), int(self.rows or 0))
+        rows = [Row(test, *mark.args, **mark.kwargs) for test, mark in marks.items() if mark]
+        left_out = {row.test for row in rows} - chosen(rows, int(self.rows or 0))
         self.left_out = len(left_out)
         if left_out:
             self.config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])

@@ -9,29 +9,33 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.shares import ALL, PARTS, Shares, chosen, number_of_commit, row_of
+from tests.shares import ALL, PARTS, Row, Shares, chosen, number_of_commit
 
 HERE = Path(__file__)
 OTHER = HERE.with_name("test_costs.py")
 FILE = "tests/unit/test_shares.py"
-SWEEPS = [(f"{FILE}::{test}[{row}]", PARTS) for test in ("a", "b") for row in range(40)]
+SWEEPS = [Row(f"{FILE}::{test}[{row}]") for test in ("a", "b") for row in range(40)]
 
 
 @given(st.sets(st.tuples(st.sampled_from("abc"), st.text(max_size=3)), min_size=1), st.integers(1, 9), st.integers(0))
 def test_shares_together_are_all_rows(rows: set[tuple[str, str]], parts: int, first: int) -> None:
-    sweeps = [(f"{FILE}::{test}[{row}]", parts) for test, row in rows]
+    sweeps = [Row(f"{FILE}::{test}[{row}]", parts, test == "c") for test, row in rows]
     found = [chosen(sweeps, number) for number in range(first, first + parts)]
-    assert set().union(*found) == {test for test, _ in sweeps}
-    several = {test for test, _ in rows if len([1 for other, _ in rows if other == test]) > 1}
+    assert set().union(*found) == {row.test for row in sweeps}
+    several = {test for test, _ in rows if test != "c" and len([1 for other, _ in rows if other == test]) > 1}
     for share in found:
         assert {test.partition("[")[0] for test in share} >= {f"{FILE}::{test}" for test in several}
 
 
 def test_a_test_without_rows_runs_at_one_in_as_many_commits() -> None:
-    tests = [(f"{FILE}::test_{n}", PARTS) for n in range(40)]
+    """Those of a file at the same, since they look at the same programs."""
+    tests = [Row(f"test_{n}.py::test_{name}") for n in range(40) for name in "ab"]
+    tests += [Row(f"test_{n}.py::test_c[{row}]", together=True) for n in range(40) for row in range(3)]
     found = [chosen(tests, number) for number in range(PARTS)]
-    assert set().union(*found) == {test for test, _ in tests} and sum(map(len, found)) == len(tests)
-    assert max(map(len, found)) < 20
+    assert set().union(*found) == {row.test for row in tests} and sum(map(len, found)) == len(tests)
+    assert max(map(len, found)) < len(tests) / 2
+    files = [{test.partition("::")[0] for test in share} for share in found]
+    assert sum(map(len, files)) == 40
 
 
 def test_a_share_is_about_one_in_as_many_as_there_are() -> None:
@@ -44,7 +48,8 @@ def test_tests_of_a_file_run_the_same_rows() -> None:
     found = chosen(SWEEPS, 7)
     assert {row.replace("::a", "::b") for row in found} == {row for row in found if "::b" in row}
     assert chosen(SWEEPS[:40], 7) == {row for row in found if "::a" in row}
-    assert row_of("x.py::A::test[1-b]") == row_of("x.py::other[1-b]") != row_of("y.py::other[1-b]")
+    same, other = Row("x.py::A::test[1-b]"), Row("y.py::other[1-b]")
+    assert same.looks_at == Row("x.py::other[1-b]").looks_at != other.looks_at
 
 
 def _run(named: tuple[Path | str, ...] = (), **options: Any) -> tuple[set[str], Shares]:
@@ -58,7 +63,7 @@ def _run(named: tuple[Path | str, ...] = (), **options: Any) -> tuple[set[str], 
         args=[*map(str, named)],
         hook=hook,
     )
-    mark = SimpleNamespace(args=())
+    mark = SimpleNamespace(args=(), kwargs={})
     items: list[Any] = [
         SimpleNamespace(nodeid=f"{path.name}::test[{n}]", path=path, get_closest_marker=lambda name: mark)
         for path in (HERE, OTHER)

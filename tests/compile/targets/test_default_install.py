@@ -40,6 +40,7 @@ OPTIONAL = {
 """Modules of extras, or of the user's; what they do has no part in the bytes of a program."""
 
 
+@pytest.mark.sweep
 def test_what_is_imported_comes_with_the_package() -> None:
     """A module that only a development environment has would make other programs there."""
     needed = {re.split(r"[ ;<>=!~]", text)[0] for text in requirements() if "extra ==" not in text}
@@ -54,6 +55,7 @@ def test_what_is_imported_comes_with_the_package() -> None:
     assert not strangers, {name: imported[name] for name in strangers}
 
 
+@pytest.mark.sweep
 def test_doctor_asks_for_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -18,6 +18,7 @@ from micronpu.ir.lowering import LOWERINGS, Kind
 from micronpu.ops.comparisons import OPPOSITES
 from micronpu.targets.registry import BACKENDS, device_for
 
+pytestmark = pytest.mark.sweep(together=True)
 ROOT = Path(__file__).parents[3]
 STAND_INS = {"cudnn_batch_norm.default": "batch_norm.default", "lift_fresh.default": "lift_fresh_copy.default"}
 """Overloads that export on this machine makes others of."""

@@ -53,6 +53,7 @@ def has_no_kernel(node: Node) -> bool:
     return op.name == "scatter_rows"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_row(row: Case) -> None:
     graph = row.graph()

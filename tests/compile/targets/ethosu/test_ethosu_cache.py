@@ -72,6 +72,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "made_to_wait", never)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_second_time_gives_the_same_and_asks_nobody(
     target: str, cached: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +95,7 @@ def test_the_second_time_gives_the_same_and_asks_nobody(
         assert replace(part.program, constants=b"") == replace(other.program, constants=b"")  # type: ignore[attr-defined]
 
 
+@pytest.mark.sweep
 def test_another_network_gets_an_answer_of_its_own(cached: Path) -> None:
     compiled(TARGETS[0])
     with micronpu.no_cache():
@@ -145,6 +147,7 @@ def test_a_verdict_does_not_depend_on_the_weights_that_it_was_given_with(cached:
     assert [micronpu.check(Small(seed).eval(), (X,), target=t).report for t in TARGETS for seed in (0, 1)] == wanted
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("spoil", ["flip", "foreign"])
 def test_a_spoilt_answer_changes_nothing_but_the_time(cached: Path, spoil: str) -> None:
     first = compiled(TARGETS[0])
@@ -213,6 +216,7 @@ def test_nothing_is_kept_of_a_process_that_ended(cached: Path) -> None:
     assert not list(cached.iterdir())
 
 
+@pytest.mark.sweep
 def test_the_command_line_keeps_none_when_asked_to(
     cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

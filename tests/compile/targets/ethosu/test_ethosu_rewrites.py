@@ -263,6 +263,7 @@ def test_strides_of_the_hardware_and_groups_stay():
         assert "strides_into_channels" not in made_by(legalize(graph, U55))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("spec", "most"), [(U55, 700_000), (U85, 1_300_000)], ids=["u55", "u85"])
 def test_patches_of_a_picture_cost_a_transpose(spec: EthosUOptions, most: int):
     graph = strided((224, 224, 3), (4, 4), (4, 4), Padding2d())

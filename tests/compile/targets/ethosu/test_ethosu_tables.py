@@ -138,6 +138,7 @@ def steps(quantized: GraphModule, *inputs: torch.Tensor, spec: EthosUOptions = S
     return int(max(differences))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", UNARY, ids=lambda row: row.name or row.overload)
 def test_a_unary_function_is_one_table(row: Row):
     x = spread(row)

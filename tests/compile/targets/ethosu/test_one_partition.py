@@ -39,6 +39,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", pytest.param("ethos-u85-256", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_partition(name: str, target: str):

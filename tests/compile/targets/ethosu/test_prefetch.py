@@ -105,6 +105,7 @@ def no_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     recall.simulator_hash.cache_clear()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "classes", "options"), [("alif-e8", 40, {}), ("corstone300", 500, {"max_sram_bytes": 120_000})]
 )
@@ -121,6 +122,7 @@ def test_without_a_simulator_the_program_is_the_same(
     assert unproved.buffer == usual.buffer
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", _TARGETS)
 def test_the_same_integers_in_fewer_cycles(target: str) -> None:
     usual, vela = compiled(target), compiled(target, prefetch=False)
@@ -204,6 +206,7 @@ def test_without_memory_of_its_own_the_scratch_memory_does_not_grow() -> None:
     assert bare.program.cycles <= vela.program.cycles
 
 
+@pytest.mark.sweep
 def test_memory_is_not_more_than_there_is() -> None:
     usual = part_of(compiled("corstone300"))
     least = part_of(compiled("corstone300", prefetch=False)).program.sram_bytes
@@ -213,12 +216,14 @@ def test_memory_is_not_more_than_there_is() -> None:
         assert tight.program.cycles >= usual.program.cycles
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u65-256", "ethos-u85-256"])
 def test_where_constants_and_tensors_share_a_memory_nothing_is_done(target: str) -> None:
     part = part_of(compiled(target))
     assert part.spec.memories is None and part.prefetch is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("room", [0, 1 << 15, 1 << 20])
 @pytest.mark.parametrize("target", ["ethos-u65-512", "alif-e8", "alif-e7"])
 def test_any_memory_gives_the_same_integers(target: str, room: int) -> None:
@@ -238,6 +243,7 @@ def test_any_memory_gives_the_same_integers(target: str, room: int) -> None:
     check_accesses(program, part.spec)
 
 
+@pytest.mark.sweep
 def test_large_operators_in_parts() -> None:
     """Where the weights of one have no place, those of a part of it have."""
     room = {"max_sram_bytes": 120_000}
@@ -254,6 +260,7 @@ def test_large_operators_in_parts() -> None:
         assert torch.equal(usual.run(x), vela.run(x)) and torch.equal(whole.run(x), vela.run(x))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("classes", [40, 500])
 def test_the_second_time_the_schedule_is_known(classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = compiled("corstone300", classes)

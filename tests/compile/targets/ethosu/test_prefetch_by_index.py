@@ -42,6 +42,7 @@ def part_of(program: CompiledProgram) -> EthosUPartition:
     return part
 
 
+@pytest.mark.sweep
 def test_the_same_integers_along_a_text() -> None:
     usual, vela = compiled(), compiled(prefetch=False)
     part = part_of(usual)

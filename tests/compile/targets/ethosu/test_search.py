@@ -43,6 +43,7 @@ def same_results(a: CompiledProgram, b: CompiledProgram) -> bool:
     return torch.equal(a.run(x), b.run(x))
 
 
+@pytest.mark.sweep
 def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual plan is without parts here, and variants are those with and without them."""
     monkeypatch.setattr(search, "_ARENAS", ())
@@ -61,6 +62,7 @@ def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) ->
     assert f"{mine.cycles:,} cycles instead of" in note and mine.searched.variant in note
 
 
+@pytest.mark.sweep
 def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
@@ -81,6 +83,7 @@ def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> N
     assert not set(asked[:2]) & set(asked[2 : second.variants])
 
 
+@pytest.mark.sweep
 def test_what_only_promised_to_be_better_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Maker, "trial", lambda self, variant: VariantTrial(1))
     monkeypatch.setattr(search, "_ARENAS", ())
@@ -97,6 +100,7 @@ def test_a_search_takes_seconds(seconds: Any) -> None:
         EthosUOptions("ethos-u55-128", search=seconds)
 
 
+@pytest.mark.sweep
 def test_weights_go_where_it_pays() -> None:
     auto, usual, there = found(weights="auto"), found(), found(weights="sram")
     assert auto.buffer == there.buffer != usual.buffer
@@ -111,6 +115,7 @@ def test_weights_go_where_it_pays() -> None:
     assert f"weights in SRAM: {price.time:.2f} of the NPU's time for {price.sram_bytes:,} bytes of SRAM more" in shown
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -177,6 +182,7 @@ def few_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("micronpu.targets.ethosu.compile.in_parts", lambda graph, spec: {})
 
 
+@pytest.mark.sweep
 def test_a_cluster_finds_the_same(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = _Cluster()
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -188,6 +194,7 @@ def test_a_cluster_finds_the_same(few_variants: None, monkeypatch: pytest.Monkey
     assert len(ray.tasks) == mine.variants and ray.most == 3 and ray.inside == 0
 
 
+@pytest.mark.sweep
 def test_what_a_cluster_did_not_return_is_requested_again(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for crashing in (2, 0):
         ray = _Cluster(crashing)

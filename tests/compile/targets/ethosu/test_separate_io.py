@@ -54,6 +54,7 @@ def regions(program: micronpu.CompiledProgram) -> set[int]:
     return {b.region for h in held for b in (*h.inputs, *h.outputs)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imx93", "ethos-u55-128", "ethos-u85-256"])
 def test_several_inputs_and_outputs(target: str) -> None:
     torch.manual_seed(0)
@@ -66,6 +67,7 @@ def test_several_inputs_and_outputs(target: str) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", [0, 1, 3, 4])
 def test_random_networks(seed: int) -> None:
     made = RandomNetwork(seed, 6, wide=True)

@@ -81,6 +81,7 @@ def parts_of(program: CompiledMethods) -> list[EthosUPartition]:
     return [part for part in found if isinstance(part, EthosUPartition)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "activations"), TARGETS)
 def test_one_copy_computes_what_two_do(target: str, activations: str) -> None:
     program = compiled(target, activations)

@@ -330,6 +330,7 @@ class Shuffle(torch.nn.Module):
         return self.conv(y.view(1, 2, 4, 4, 4).transpose(1, 2).reshape(1, 8, 4, 4))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_reshape_of_something_transposed_stays_in_one_partition(wanted):
     x = torch.randn(1, 8, 4, 4)
@@ -349,6 +350,7 @@ def test_no_partition_with_nothing_to_run():
     assert calls(lowered(quantized(Nothing(), torch.randn(2, 3)), bold)) == 0
 
 
+@pytest.mark.sweep
 def test_edge_pass_manager():
     program = quantized(Net(), X)
     plain, managed = NeutronPartitioner(), NeutronPartitioner()
@@ -387,6 +389,7 @@ def join(module):
     return PassResult(module, True)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_dequantize_that_the_host_reads_too(joined):
     x = torch.randn(2, 8)

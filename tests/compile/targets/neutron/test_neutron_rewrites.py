@@ -190,6 +190,7 @@ def data_for(graph: Graph, seed: int) -> list[np.ndarray]:
     return inputs
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "graph"), CASES, ids=lambda v: v if isinstance(v, str) else str(v.nodes[0].op))
 def test_a_rewrite_keeps_every_rule_and_the_result(name: str, graph: Graph) -> None:
     assert check_node(graph.nodes[0], PUBLISHED.target_spec)

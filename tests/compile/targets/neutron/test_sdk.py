@@ -81,6 +81,7 @@ def test_options_reach_the_converter(mood, names):
     assert "KERNEL(Conv2DStandardV1)" in artifacts.kernel_selection
 
 
+@pytest.mark.sweep
 def test_doctor_calls_the_converter(mood, names, monkeypatch):
     monkeypatch.syspath_prepend(STAND_IN)
     mood()
@@ -126,6 +127,7 @@ def test_a_profile_of_the_board_names_lines_of_the_model(mood):
     assert write_partition(unknown, NeutronOptions()).debug_handles == {}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
