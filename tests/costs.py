@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.shares import ALL
 from tests.tools import watch
 
 SLOWEST = 20
@@ -29,8 +30,8 @@ MANY = 1000
 MOST = {"compilations": 1800, "exports": 5300}
 """How often the tests of `make test` may do what they take most of their time for.
 
-They are a little above what the tests need: each worker makes the fixtures of a module whose tests it has some of, so
-that the counts of two runs differ by a few.
+They are a little above what the tests need with the largest share of the sweeps (tests/shares.py): each worker makes
+the fixtures of a module whose tests it has some of, so that the counts of two runs differ by a few.
 """
 WORKERS = 2
 """Test processes that the limits are for."""
@@ -147,7 +148,8 @@ class Costs:
         """Return a sentence for each count of `make test` that is above its limit; nothing for a part of the tests."""
         option = self.config.getoption
         of_all = self.config.args_source is not pytest.Config.ArgsSource.ARGS and not option("keyword")
-        if not of_all or option("markexpr") != "not slow" or (option("numprocesses", None) or 0) > WORKERS:
+        of_all = of_all and option("markexpr") == "not slow" and option("rows") != ALL
+        if not of_all or (option("numprocesses", None) or 0) > WORKERS:
             return []
         found = self.total()
         return [

@@ -64,9 +64,9 @@ def need(*tools: str) -> None:
 
 
 def is_lacked(program: str) -> bool:
-    """Return True for a program that a bare machine lacks, and for a Python or a shell, which may start one."""
+    """Return True for a program that a bare machine lacks, and for Python, make or a shell, which may start one."""
     name = Path(program).name
-    return name.startswith((*_PREFIXES, "python", "micronpu")) or name in {"sh", "bash", "env"}
+    return name.startswith((*_PREFIXES, "python", "micronpu")) or name in {"sh", "bash", "env", "make"}
 
 
 def watch(found: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ def watch(found: Callable[[], None]) -> None:
     def watched(function: Callable[..., Any], place: int) -> Callable[..., Any]:
         @functools.wraps(function)
         def watching(*args: Any, **kwargs: Any) -> Any:
-            named = [*args[place:], *kwargs.values()][0]
+            named = args[place] if len(args) > place else kwargs.get("args", kwargs.get("cmd"))
             if kwargs.get("shell") or is_lacked(os.fsdecode(named[0] if isinstance(named, (list, tuple)) else named)):
                 found()
             return function(*args, **kwargs)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import shutil
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
 from tests.costs import MOST, AfterImport, Costs
+from tests.tools import watch
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def test_calls_are_counted_for_the_test_that_makes_them(module: str, pytestconfi
     assert costs.counted == Counter(compilations=2)
 
 
-ALL = {"keyword": "", "markexpr": "not slow"}
+ALL = {"keyword": "", "markexpr": "not slow", "rows": "13"}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,7 @@ ALL = {"keyword": "", "markexpr": "not slow"}
         ({}, "ARGS", 1, False),
         ({"keyword": "pooling"}, "TESTPATHS", 1, False),
         ({"markexpr": ""}, "TESTPATHS", 1, False),
+        ({"rows": "all"}, "TESTPATHS", 1, False),
         ({"numprocesses": 8}, "TESTPATHS", 1, False),
     ],
 )
@@ -80,3 +86,39 @@ def test_a_test_compiles_with_int8_whatever_was_imported_before() -> None:
     from micronpu.quantize import quantization
 
     assert quantization.UNSET == "int8"
+
+
+@pytest.mark.parametrize(
+    ("use", "is_seen"),
+    [
+        (lambda: shutil.which("qemu-system-arm"), True),
+        (lambda: shutil.which("c++"), False),
+        (lambda: subprocess.run([sys.executable, "-c", ""], check=True), True),
+        (lambda: subprocess.run("true", shell=True, check=True), True),
+        (lambda: subprocess.Popen(stdout=None, args=[Path("nowhere/arm-none-eabi-gcc")]), True),
+        (lambda: subprocess.run(["nowhere/git"], check=True), False),
+    ],
+)
+def test_uses_of_programs_that_a_machine_may_lack_are_seen(
+    use: Callable[[], object], is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python or a shell may start one; a C++ compiler is on every machine."""
+    found: list[bool] = []
+    monkeypatch.setattr(shutil, "which", shutil.which)
+    monkeypatch.setattr(subprocess.Popen, "__init__", subprocess.Popen.__init__)
+    watch(lambda: found.append(True))
+    with contextlib.suppress(FileNotFoundError):
+        use()
+    assert found == [True] * is_seen
+
+
+def test_the_tests_that_used_a_tool_are_written_down(tmp_path: Path) -> None:
+    """In any phase, each once, as arguments of pytest."""
+    options = {**ALL, "tools": str(tmp_path / "tools.txt")}
+    costs = Costs(cast("pytest.Config", SimpleNamespace(getoption=options.get, args_source=None)))
+    for name, when, counted in [("b[1]", "setup", 2), ("b[1]", "call", 1), ("a", "call", 1), ("none", "call", 0)]:
+        found = {"tools": counted} if counted else {}
+        report = SimpleNamespace(costs=found, nodeid=f"tests/x/test_x.py::{name}", when=when)
+        costs.pytest_runtest_logreport(cast("pytest.TestReport", report))
+    costs.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(exitstatus=pytest.ExitCode.OK)))
+    assert (tmp_path / "tools.txt").read_text() == "tests/x/test_x.py::a\ntests/x/test_x.py::b[1]\n"

@@ -75,6 +75,7 @@ def test_choose_a_chip(capsys: pytest.CaptureFixture[str]) -> None:
     assert "himax-we2" in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 def test_words_in_a_wav(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "model", raising=False)
     module = example("words_in_a_wav")
@@ -101,6 +102,7 @@ def test_the_features_of_a_wav_are_those_of_the_network() -> None:
     assert np.abs(ear.features()[0, 0].numpy() - row).max() < 1e-4
 
 
+@pytest.mark.sweep
 def test_visual_wake_word(capsys: pytest.CaptureFixture[str]) -> None:
     found = example("visual_wake_word/demo").main(["--target", "himax-we2"])
     for name, (in_float, on_the_chip) in found.items():
@@ -126,6 +128,7 @@ def printed_by(script: str, arguments: list[str], monkeypatch: pytest.MonkeyPatc
     return output.getvalue()
 
 
+@pytest.mark.sweep
 def test_wake_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each word that is said is heard while it is said, and nothing else is."""
     files = ["--out", str(tmp_path / "wake.png"), "--report", str(tmp_path / "wake.html")]
@@ -156,6 +159,7 @@ def test_segmentation(tmp_path: Path) -> None:
     assert (tmp_path / "leaf.png").exists()
 
 
+@pytest.mark.sweep
 def test_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log, and " * 60)
@@ -211,6 +215,7 @@ def test_networks_of_libraries(
     assert "sram: " in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 @pytest.mark.chooses
 def test_the_notebook_runs_and_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells one after the other, in its folder; numbers may be another machine's."""

@@ -92,6 +92,7 @@ def run(page: Path, folder: Path, slow: bool) -> None:
                     run_command(command, printed)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", [p for p in PAGES if runs(p)], ids=name)
 def test_blocks_run_as_they_stand(page: Path, folder: Path) -> None:
     """In the order of the page, in one folder with the example's `model.py`, `weights.npz` and `features.npz`."""
@@ -248,6 +249,7 @@ def messages() -> str:
     return "\n".join(found)
 
 
+@pytest.mark.sweep
 def test_troubleshooting_quotes_messages_that_exist() -> None:
     """A reader searches the page for words of a message. Messages of other tools are marked as theirs."""
     text = text_of(ROOT / "docs" / "troubleshooting.md")

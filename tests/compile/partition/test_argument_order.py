@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
@@ -35,6 +36,7 @@ class Between(nn.Module):
         return self.d(v + z) + u * q, self.c(u) * r - v, p
 
 
+@pytest.mark.sweep
 def test_both_entries_give_the_same_payloads() -> None:
     torch.manual_seed(0)
     model, inputs = Between().eval(), (torch.randn(SHAPE), torch.randn(SHAPE))

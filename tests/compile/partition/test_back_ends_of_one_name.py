@@ -48,6 +48,7 @@ class Theirs(Partitioner):
         return PartitionResult(exported_program, {"theirs": DelegationSpec(self.name, SPECS)})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "name", "ours"),
     [

@@ -189,6 +189,7 @@ def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model", [Pictures, Twice, HostFirst])
 def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.Module]) -> None:
     """The runtime on the board copies bytes and reorders nothing, so that both must agree on the order."""
@@ -222,6 +223,7 @@ def _orders(buffer: bytes) -> list[tuple[tuple[int, ...], bool]]:
     return list(zip(orders, flags, strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", AMBIGUOUS)
 def test_flag_and_order_of_axes_agree_as_the_device_checks_them(shape):
     """With H = W = 1 or one channel, the bytes are the same in both orders, but the delegate compares the orders."""

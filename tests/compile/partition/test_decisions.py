@@ -103,6 +103,7 @@ def test_what_the_report_calls_rewritten_is_rewritten(tmp_path: Path, target: st
     assert all(not check_node(n, options.target_spec) for p in program.partitions for n in p.graph.nodes)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["imxrt700", "imxrt700-neutron", "ethos-u55-128", "corstone300"])
 def test_one_compilation_partitions_once_and_imports_each_operator_once(
     monkeypatch: pytest.MonkeyPatch, target: str

@@ -132,6 +132,7 @@ def test_the_plans_of_a_partition_are_tried_once(monkeypatch: pytest.MonkeyPatch
     assert payloads(program) == [p.payload for p in compiled.partitions]
 
 
+@pytest.mark.sweep
 def test_every_kind_of_operator_behind_a_convolution():
     """Those that ExecuTorch would decompose are kept whole for the NPU."""
 
@@ -159,6 +160,7 @@ def test_every_kind_of_operator_behind_a_convolution():
     assert made.report.share == 1.0
 
 
+@pytest.mark.sweep
 def test_host_operators_between_partitions():
     """Weights are read by two partitions; branches of the second differ in length, so that sorting may mix them."""
 
@@ -173,6 +175,7 @@ def test_host_operators_between_partitions():
     assert {v.operator for v in made.report.host} == {"erf.default"}
 
 
+@pytest.mark.sweep
 def test_a_later_partition_of_several_inputs():
     """ExecuTorch may pass the arguments in another order; apart from that all is the same."""
 
@@ -280,6 +283,7 @@ def spoil(graph_module):
     return PassResult(graph_module, True)
 
 
+@pytest.mark.sweep
 def test_whatever_is_kept_whole_and_then_refused_runs_on_the_host():
     """The host has no kernel for most of these; they are decomposed after all."""
 

@@ -314,6 +314,7 @@ SOME = (0, 3, 5, 6, 8, 10, 11, 20, 23)
 COUNT = 300
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in range(COUNT)])
 def test_one_meaning(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compare(Drawn(number), monkeypatch, tmp_path)

@@ -94,6 +94,7 @@ FIRST = {frozenset(excluded): name for name, excluded in reversed(EXCLUDED.items
 """A name for each set of operators; the others are further ways to write it."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EXCLUDED)
 def test_excluded_operators_stay_on_the_host_in_compile(name, classifier):
     model, x = classifier
@@ -116,6 +117,7 @@ SOME = ("aten::relu", "aten.addmm.default", "aten._softmax.default")
 """Names of what ExecuTorch has decomposed by then, and of what it has not."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in EXCLUDED])
 def test_excluded_operators_stay_on_the_host_in_executorchs_flow(name, classifier, quantized):
     x = classifier[1]

@@ -92,6 +92,7 @@ class Decomposed(nn.Module):
         return torch.stack((y, y.transpose(-1, -2).reshape(y.shape)))
 
 
+@pytest.mark.sweep
 def test_the_older_entry_with_operators_to_keep():
     module = converted(Decomposed().eval(), X, EthosUQuantizer(SPEC))
     with quiet():
@@ -117,6 +118,7 @@ def test_training_by_the_configuration():
         quantizer.set_module_name("0", get_symmetric_quantization_config())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("config", "activations", "largest"),
     [

@@ -62,6 +62,7 @@ def quantized():
         return convert_pt2e(prepared)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "partitioner",
     [
@@ -92,6 +93,7 @@ def test_the_lowering_of_the_page_on_quantization(quantized, partitioner):
     assert torch.allclose(y, quantized(*X), atol=0.05)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("train", [False, True])
 def test_calibrate_and_quantize_trains(train):
     steps = []
@@ -146,6 +148,7 @@ def test_a_check_of_ones_own_keeps_operators_on_the_host(quantized):
         NeutronPartitioner(check_op_support="relu")
 
 
+@pytest.mark.sweep
 def test_integer_io_of_an_edge_program(quantized):
     def lowered():
         return to_edge_transform_and_lower(

@@ -247,6 +247,7 @@ def check(got: Sequence[Any], wanted: Sequence[Any]) -> None:
             assert mine == theirs
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("model", "shapes", "counts"), PROGRAMS, ids=NAMES)
 def test_program_is_partitions_and_host(model, shapes, counts):
     program = compiled(model, shapes)

@@ -342,6 +342,7 @@ RANDOM_STEPS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs_are_divided_soundly(seed: int):
     """A third of the operators is unknown; values are read again at random."""

@@ -61,6 +61,7 @@ class Branches(nn.Module):
         return {"b": (self.second(a), a), "c": [torch.relu(y) + y]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "io", "layout"),
     [
@@ -76,6 +77,7 @@ def test_of_delegates_the_bytes_are_those_of_executorch(target: str, io: Any, la
     assert ours == theirs
 
 
+@pytest.mark.sweep
 def test_random_networks_on_an_npu() -> None:
     """The same bytes where the host only quantizes; the same results where it does more."""
     equal = 0
@@ -124,6 +126,7 @@ def check_same(ours: bytes, theirs: bytes, rows: Rows, name: object = "") -> Non
     assert sizes[0] <= sizes[1], name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["cortex-m55", "imxrt700-neutron-cortexm", "ethos-u85-256"])
 def test_kernels_of_a_core_and_of_the_host(target: str) -> None:
     part = host_of(Mixed(), (torch.randn(1, 2, 6, 5),), target)
@@ -146,6 +149,7 @@ def test_a_loop() -> None:
 FLOATS = (3, 5, 8, 11, 12, 18)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", FLOATS)
 def test_operators_of_the_host(seed: int) -> None:
     """Networks that nothing of is delegated: operators are taken apart, views take no step, types are cast."""
