@@ -74,6 +74,7 @@ def steps(seed: int, ids: str = "ids", place: str = "place") -> list[dict[str, t
     return [{ids: tokens[None, i : i + 1], place: torch.tensor([i])} for i in range(LENGTH)]
 
 
+@pytest.mark.sweep
 def test_a_cache_beside_the_model() -> None:
     torch.manual_seed(0)
     model = Beside().eval()

@@ -69,12 +69,14 @@ def test_control_flow_inside_of_control_flow(levels):
         check_static(module_of(Branches(levels)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("loop", [Loop(None, 0.2), Loop(65), Loop(10**9)], ids=["data", "65 steps", "many"])
 def test_a_loop_that_nothing_bounds(loop):
     with pytest.raises(ModelError, match=r"^The model has the control flow `while_loop` .* Try: .*`i < 8`"):
         exported(loop.eval(), SHADES[0])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("loop", "steps", "ends_early"),
     [(Loop(3), 3, False), (Loop(64), 64, False), (Loop(0), 0, False), (Loop(5, 0.25), 5, True)],
@@ -123,6 +125,7 @@ def test_a_bound_that_the_model_keeps():
             exported(Counted(writes).eval(), x, also)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
 def test_a_loop_runs_on_the_npu(target):
     loop = Loop(4, 0.25).eval()
@@ -168,6 +171,7 @@ def test_both_branches_mean_what_the_chosen_one_means():
                 torch.testing.assert_close(own, expected, rtol=0, atol=0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
 def test_branches_run_on_the_npu(target):
     model = Either().eval()
@@ -190,6 +194,7 @@ def test_a_loop_in_executorchs_flow():
     assert [v.operator for v in partitioner.report.verdicts if v.delegated].count("conv2d.default") == 2
 
 
+@pytest.mark.sweep
 def test_branches_in_executorchs_flow():
     spec = EthosUOptions("ethos-u55-128")
     module = torch.export.export(Either().eval(), (SHADES[0],), strict=True).module(check_guards=False)
@@ -227,6 +232,7 @@ class WritesInside(nn.Module):
         return torch._higher_order_ops.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, _brightened(x)), start)[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("loops", [False, True], ids=["branch", "loop"])
 def test_a_part_is_written_inside(loops):
     """The write reaches the whole tensor, as it does outside."""

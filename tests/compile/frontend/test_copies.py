@@ -99,6 +99,7 @@ def test_a_normed_weight_is_made_sparse() -> None:
         assert made.model(X).shape == (1, 8)
 
 
+@pytest.mark.sweep
 def test_modules_are_copied_by_one_function() -> None:
     """Graphs, quantizers and values within a copy have no history."""
     found = []

@@ -75,6 +75,7 @@ def results(module: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*CUDA")
 @pytest.mark.parametrize("through_export", [False, True])
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def calibration() -> Any:
     return rows()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS)
 def test_results_by_name(form: str, tmp_path: Path) -> None:
     program, row = compiled(form), rows()[3]

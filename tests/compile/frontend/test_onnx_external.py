@@ -67,6 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("save", PLACES)
 def test_data_of_the_folder_is_read(folder: Path, save: Save) -> None:
     (folder / "parts").mkdir()

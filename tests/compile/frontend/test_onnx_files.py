@@ -18,6 +18,7 @@ from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.frontend.model_files.onnx import read_onnx
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_node_is_what_onnxruntime_computes(row: Row):
     data = row.model()

@@ -96,6 +96,7 @@ def judged(folder: Path, read: set[str]) -> str:
     return "right"
 
 
+@pytest.mark.sweep
 def test_node_tests_are_right_or_refused():
     read = {row.kind for row in ROWS} | {kind for kind, *_ in COMPUTED} | {"QLinearConv", "QLinearMatMul"}
     counts = Counter(judged(folder, read) for folder in sorted(FOLDER.iterdir()))
@@ -188,6 +189,7 @@ TEXTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("opset", [None, 22], ids=["own", "new"])
 def test_each_attribute_is_read_or_refused(opset: int | None):
     """Set each attribute of each row to other values, and compare with onnxruntime where it runs the file."""

@@ -62,6 +62,7 @@ def compared(name: str, data: bytes) -> str:
     return "equal"
 
 
+@pytest.mark.sweep
 def test_no_node_test_and_no_row_differs(monkeypatch: Any):
     monkeypatch.setattr(onnx_runtime, "RuntimeProcess", InProcess)
     files = [(str(row), row.model()) for row in ROWS]
@@ -93,6 +94,7 @@ def chain(quantized: bool = False) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("kind, tensor", [("Mul", "square"), ("Add", "sum")])
 def test_the_first_tensor_that_differs_is_named(

@@ -54,6 +54,7 @@ def networks() -> dict[str, bytes]:
     return {str(row): row.model() for row in rows} | {"quantized": quantized(), "convolutions": network([1, 3, 8, 8])}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", networks())
 def test_recorded_calls_are_those_of_torch_export(name: str):
     built = read_onnx(networks()[name], Path("m.onnx"), ())
@@ -103,6 +104,7 @@ def test_writes_in_place_are_refused():
         recorded(step)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["graph", "code", "meta", "training", "forward", "constant_0"])
 def test_tensors_may_have_reserved_names(name: str, tmp_path: Path):
     nodes = [helper.make_node("Add", ["x", "w"], [name]), helper.make_node("Relu", [name], ["y"])]

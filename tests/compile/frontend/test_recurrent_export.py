@@ -33,6 +33,7 @@ class Count(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bidirectional": True, "num_layers": 2}], ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_graph_has_one_node_and_the_layers_shapes(name, options):

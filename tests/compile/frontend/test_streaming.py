@@ -138,6 +138,7 @@ def network(name: str) -> tuple[nn.Module, torch.Tensor, int, int, int | None]:
     return make().eval(), torch.randn(shape), dim, step, out
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_floats(name: str) -> None:
     """But for the order in which sums of other shapes are added up, which differs from one processor to the next.
@@ -175,6 +176,7 @@ def test_a_window_that_slides() -> None:
             assert same(results[last - 1], model(long[:, :, last - 49 : last]))
 
 
+@pytest.mark.sweep
 def test_the_same_integers_with_a_saving() -> None:
     """A hop of DS-CNN is a tenth of the multiplications, in one partition, with the integers of the whole program."""
     model, x, dim, step, _ = network("ds-cnn")
@@ -199,6 +201,7 @@ def test_the_same_integers_with_a_saving() -> None:
             assert (got - expected).abs().max() <= 0.02 * expected.abs().max()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["tcn", "unpadded", "padded with ones"])
 def test_the_same_integers(name: str) -> None:
     """On the grids of the whole program, whatever is padded with what."""
@@ -220,6 +223,7 @@ def _padded_with_ones(self: Any, x: torch.Tensor) -> torch.Tensor:
     return functional.conv1d(functional.pad(torch.relu(x), (2, 0), value=0.7), torch.ones(4, 4, 3))
 
 
+@pytest.mark.sweep
 def test_a_quantized_recurrent_layer() -> None:
     """It is written step by step, and no step is that of the stream."""
     model, x, dim, step, _ = network("crnn")

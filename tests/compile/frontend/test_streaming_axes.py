@@ -47,6 +47,7 @@ STREAMS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], dict[str, Any]]] = 
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("step", [1, 4])
 @pytest.mark.parametrize("name", STREAMS)
 def test_frames_come_one_by_one(name: str, step: int) -> None:

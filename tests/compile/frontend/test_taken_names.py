@@ -47,6 +47,7 @@ def data() -> list[torch.Tensor]:
     return [torch.randn(1, 4, generator=torch.Generator().manual_seed(i)) for i in range(8)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_part_may_have_any_name(name: str, kind: str):
     x, *_ = rows = data()
