@@ -45,6 +45,7 @@ def _size(plan: Plan, number: int) -> int:
     return int(np.prod(value.tensor.shape)) * ELEMENT_BYTES[value.tensor.dtype]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [n for n in KINDS if n not in NOT])
 @pytest.mark.parametrize("share", [3, 1])
 def test_the_same_results(name: str, share: int) -> None:
@@ -78,6 +79,7 @@ def test_those_that_are_touched_most_come_first() -> None:
     assert touches[2] > touches[1]
 
 
+@pytest.mark.sweep
 def test_in_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     one = Source(made("convolution").buffer, "net")

@@ -154,6 +154,7 @@ def test_without_the_driver(npu_folder: Path, hollow: Path, tmp_path: Path) -> N
         build(npu_folder, BuildOptions(hollow, tmp_path / "out", definitions=["MICRONPU_RUNS=many"]))
 
 
+@pytest.mark.sweep
 def test_what_the_linker_does_not_find(core_folder: Path, hollow: Path, tmp_path: Path) -> None:
     """All sources compile with ExecuTorch's headers; the names that a hollow ExecuTorch lacks, and how many more."""
     steps: list[float] = []

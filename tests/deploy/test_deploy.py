@@ -76,6 +76,7 @@ def test_measured_pools() -> None:
     assert found.scratch == (found.temporary,) and found.temporary % 16 == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", programs.KINDS)
 def test_stripped_program(kind: str) -> None:
     """Nothing of ours is left, and what the board reads is as it was."""
@@ -144,6 +145,7 @@ def test_damaged_io_is_one_message(reported: bytes) -> None:
         io_of(plan_of("neutron"), {IO_KEY: reported}, None)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", programs.KINDS)
 def test_bundled_program(kind: str, tmp_path: Path) -> None:
     """ExecuTorch's own reader finds the program and the vectors, and its runtime verifies them."""
@@ -379,6 +381,7 @@ def test_what_run_refuses_is_not_deployed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sweep
 def test_command(tmp_path: Path) -> None:
     """Without torch where the outputs are given: NumPy and the file are enough."""
     program = programs.program("ethosu_int8")
@@ -429,6 +432,7 @@ def test_application_runs(tmp_path: Path) -> None:
     assert "FAIL: 4 vectors, 1 elements differ" in done.stdout
 
 
+@pytest.mark.sweep
 def test_programs_of_others(tmp_path: Path) -> None:
     """A program that ExecuTorch made by itself, of another delegate, of a shape that varies."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner

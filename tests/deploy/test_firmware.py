@@ -36,6 +36,7 @@ MORE_ROWS = [("core", core) for core in firmware.CORES if ("core", core) not in 
 """The same sources for cores between these, twenty seconds each."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "core"), [*ROWS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE_ROWS)])
 def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
     need("arm-none-eabi-gcc", "arm-none-eabi-g++")
@@ -88,6 +89,7 @@ def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: 
     assert (tmp_path / "libmicronpu.a").stat().st_size > 10_000
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("board", "resident"),
     [*((board, False) for board in (*firmware.BOARDS, *firmware.MORE_BOARDS)), ("mps3-an547", True)],
@@ -144,6 +146,7 @@ SECTIONS {
 """As vendors write it: `.bss` takes all that begins so, in a memory which the NPU does not see."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("place", "use"), [("ABOVE", True), ("BELOW", True), (None, True), ("BELOW", False)])
 def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None, use: bool, tmp_path: Path) -> None:
     """In the SRAM wherever the script includes the folder's sections; else the linker says what is missing.
@@ -179,6 +182,7 @@ def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None,
     assert (tmp_path / "v.bin").stat().st_size < 1 << 20  # the pools are not stored
 
 
+@pytest.mark.sweep
 def test_calls_are_exclusive_and_interrupts_stay_masked(int8_folder: Path, tmp_path: Path) -> None:
     """As the compiler has written it: an exclusive store of `running_`, and no CPSIE, whatever PRIMASK was."""
     need("arm-none-eabi-gcc", "arm-none-eabi-g++")

@@ -121,6 +121,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [path, *(folder / f"micronpu_{name}.c" for name in DEFINITIONS)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_same_bits_on_this_machine(compiler: str, sources: list[Path], tmp_path: Path) -> None:
     need(compiler)
@@ -130,6 +131,7 @@ def test_the_same_bits_on_this_machine(compiler: str, sources: list[Path], tmp_p
     assert host([str(tmp_path / "app")]) == expected()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("board", firmware.BOARDS)
 def test_the_same_bits_on_an_emulated_core(board: str, sources: list[Path], tmp_path: Path) -> None:
     need("arm-none-eabi-gcc", "qemu-system-arm")

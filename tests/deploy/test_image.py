@@ -56,6 +56,7 @@ def sources(folder: Path, kind: str) -> list[Path]:
     return [folder / name for name in ("image.c", "micronpu_image.c", "model_image.c")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_check_on_this_machine(compiler: str, tmp_path: Path) -> None:
     """10,000 damaged images are refused; so is what needs other pools, kernels, runtime, NPU or borders."""
@@ -66,6 +67,7 @@ def test_the_check_on_this_machine(compiler: str, tmp_path: Path) -> None:
     assert host([str(tmp_path / "app")]) == "DONE\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("board", firmware.BOARDS)
 def test_the_check_on_an_emulated_board(board: str, tmp_path: Path) -> None:
     """Ten thousand damaged images, one by one."""

@@ -70,6 +70,7 @@ def check(folder: Path, program: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.sweep
 def test_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "linux"
     done = compiled().deploy(folder)

@@ -63,6 +63,7 @@ def compiler() -> None:
     need("g++")
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("compiler")
 def test_methods_run_in_one_firmware(tmp_path: Path) -> None:
     """Each from the first values of the states, beside another program; what they share is there once."""

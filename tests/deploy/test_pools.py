@@ -172,6 +172,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes
     return folder / "exact", host_sizes(folder)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stripped", [True, False], ids=["as on the board", "as on the laptop"])
 @pytest.mark.parametrize("name", [*programs.KINDS, *PLAIN, *OURS])
 def test_pools_of_the_predicted_size_suffice_and_a_byte_less_does_not(

@@ -65,6 +65,7 @@ def test_outputs_and_values(stepped: bytes) -> None:
     np.testing.assert_array_equal(last, np.concatenate([output, output]))  # a row for each run
 
 
+@pytest.mark.sweep
 def test_the_record_of_executorch(log: bytes) -> None:
     """An ETDump, whose calls are those of the program, in the form in which the runtime writes it."""
     plan, _ = read_plan(plain("two"))

@@ -84,6 +84,7 @@ def deployed(folder: Path, *kinds: str, concurrent: bool = False) -> Deployment:
     return deploy_together([source(kind, f"p_{kind}") for kind in kinds], folder, concurrent=concurrent)
 
 
+@pytest.mark.sweep
 def test_three_programs_run_in_one_firmware(tmp_path: Path) -> None:
     """Kernels are registered once, though the runtime of this machine has registered them already."""
     folder = tmp_path / "out"
@@ -93,6 +94,7 @@ def test_three_programs_run_in_one_firmware(tmp_path: Path) -> None:
     assert host([str(app)]) == "PASS: 12 vectors, 0 elements differ\n"
 
 
+@pytest.mark.sweep
 def test_pools_are_exact_for_all_together(tmp_path: Path) -> None:
     """The shared temporary pool is the largest, each method has its own; a byte less is a sentence with the number."""
     own = host_sizes(tmp_path)
@@ -112,6 +114,7 @@ def test_pools_are_exact_for_all_together(tmp_path: Path) -> None:
     assert re.match(r"FAIL: p_two: the pool of the method allocator is too small by \d+ bytes", short)
 
 
+@pytest.mark.sweep
 def test_what_programs_share(tmp_path: Path) -> None:
     """The largest memory serves all that run one after the other; states have theirs."""
     alone = {kind: pools.pools_of(read_plan(source(kind, "x").program)[0]) for kind in ("host", "two", "state")}
@@ -160,6 +163,7 @@ def test_a_profile_says_by_its_payload_which_program_it_is(tmp_path: Path) -> No
     assert text.count(made.report.hashes["partition 0"]) == 1 and "@" not in text
 
 
+@pytest.mark.sweep
 def test_nothing_is_defined_twice(tmp_path: Path) -> None:
     """All objects of a firmware with three programs, for a core: every symbol once."""
     need("arm-none-eabi-gcc", "arm-none-eabi-g++", "arm-none-eabi-nm")
@@ -239,6 +243,7 @@ def test_data_in_a_file_beside_the_program(tmp_path: Path) -> None:
         deploy_together([given, dataclasses.replace(given, name="b", data_files=damaged)], tmp_path / "no")
 
 
+@pytest.mark.sweep
 def test_two_npus_of_one_chip(tmp_path: Path) -> None:
     """Alif's E8: one core drives an Ethos-U55 and an Ethos-U85, and each program starts its own."""
     need("arm-none-eabi-gcc")

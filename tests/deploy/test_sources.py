@@ -54,6 +54,7 @@ RULES = re.compile(r"\[misra-c2012-([\d.]+)\]")
 OF_TESTS = ("main.cpp", "micronpu_profile.c", "_vectors.c")
 
 
+@pytest.mark.sweep
 def test_deviations_from_misra_are_documented(folder: Path, core_folder: Path) -> None:
     """docs/products.md names each rule that a file of a product breaks, by cppcheck, and no other that it looks for."""
     need("cppcheck")
@@ -84,6 +85,7 @@ def objects(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work
 
 
+@pytest.mark.sweep
 def test_no_dynamic_memory(objects: Path) -> None:
     """Nothing names an allocator of the C library or of C++.
 

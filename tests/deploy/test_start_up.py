@@ -98,6 +98,7 @@ def image_of(seed: int, version: str, target: str = "corstone300") -> bytes:
     return make_image(network(seed, target).buffer, version=version).data
 
 
+@pytest.mark.sweep
 def test_a_program_is_replaced_without_building_the_firmware_anew(elf: Path, tmp_path: Path) -> None:
     """The same file of the firmware runs what stands in its slots, and gives the numbers of `program.run`."""
     numbers = {}
