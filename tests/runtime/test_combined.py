@@ -118,6 +118,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize(("between", "behind", "chosen"), REFUSALS)
 def test_what_the_npu_refuses_runs_in_integers(
@@ -182,6 +183,7 @@ def test_a_contiguous_tensor_for_a_channels_last_program_is_refused() -> None:
         program.run(images(1)[0])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("core", ["cortex-m0", "cortex-m33", "cortex-m55"])
 def test_keyword_spotting_on_every_kind_of_core(core: str) -> None:
     """Nothing on the NPU: the whole DS-CNN in CMSIS-NN's arithmetic, in less than 10 ms per clip."""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 _CODE = """
@@ -48,6 +50,7 @@ assert np.array_equal(first, second.numpy())
 """
 
 
+@pytest.mark.sweep
 def test_the_runtime_with_torch_after_the_one_without_says_nothing() -> None:
     command = [sys.executable, "-c", _BOTH_RUNTIMES, str(GOLDEN / "neutron.pte")]
     done = subprocess.run(command, capture_output=True, text=True)

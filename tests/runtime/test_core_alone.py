@@ -134,6 +134,7 @@ def test_a_chip_makes_the_program_of_its_core():
     assert compiled("rp2350").buffer == compiled("cortex-m33").buffer
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "recipe",
     [

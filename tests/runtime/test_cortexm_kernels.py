@@ -51,6 +51,7 @@ def outputs(operator: str) -> dict[Row, torch.Tensor]:
         return dict(zip(rows, program.run(*(t for row in rows for t in tensors_of(row.arguments))), strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_kernel_is_the_reference(row: Row) -> None:
     y = outputs(row.operator)[row]
@@ -107,6 +108,7 @@ def test_eager_arithmetic_in_floating_point_differs_by_one(operator: str) -> Non
 # ---------------------------------------------------------------- registration
 
 
+@pytest.mark.sweep
 def test_kernels_of_others_stay() -> None:
     """A kernel that is registered first is kept: registering its name again would end the process."""
     code = """

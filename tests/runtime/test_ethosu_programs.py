@@ -134,6 +134,7 @@ def lowered(quantized: torch.fx.GraphModule, partitioner: Partitioner) -> bytes:
     return bytes(edge.to_executorch(config=config).buffer)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
 def test_stream_and_carried_graph_compute_the_same(target: str) -> None:
     flags = ("--cop-format=COP2",) if target == "ethos-u65-512" else ()

@@ -125,6 +125,7 @@ import torch
 """
 
 
+@pytest.mark.sweep
 def test_imports_may_write_and_start_programs(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(TORCH_FOR_CUDA)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -142,6 +143,7 @@ def test_a_program_that_needs_no_torch_runs_without_it(tmp_path, monkeypatch):
     assert torch.equal(HostProgram(add_pte()).run(A, B)[0], torch.from_numpy(given))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -199,6 +199,7 @@ def test_programs_are_freed():
         first.run(int8(1, 8), int8(1, 8))
 
 
+@pytest.mark.sweep
 def test_a_program_may_outlive_python(tmp_path):
     """C++ destroys a module-level program after callbacks have become impossible: no crash at exit.
 

@@ -68,6 +68,7 @@ def test_a_damaged_program_does_not_run(stamped, tmp_path):
         assert torch.equal(program.run(A, B)[0], y)
 
 
+@pytest.mark.sweep
 def test_files_without_digest_are_isolated_and_compute_the_same(stamped, tmp_path):
     x = int8(1, 3, 5, 4).contiguous(memory_format=torch.channels_last)
     (tmp_path / "conv.pte").write_bytes(conv_pte(True, True))
@@ -157,6 +158,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", ANSWERS)
 def test_a_process_that_was_taken_over_answers_anything(case, monkeypatch):
     """The answer is read up to what the program's results need, and compared with them."""

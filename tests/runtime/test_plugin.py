@@ -22,6 +22,7 @@ from micronpu.runtime import plugin
 from micronpu.runtime.plugin import Plugin, load_plugin
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("folder", "more"), [(".", ("-Wshadow",)), ("ethosu_sim", ())])
 def test_sources_compile_without_a_warning(folder, more, monkeypatch, tmp_path):
     """In the groups in which the product compiles them; the same bytes once, as those of the libraries."""
@@ -470,6 +471,7 @@ assert (output - model(x)).abs().max() < 0.1, (output, model(x))
 """
 
 
+@pytest.mark.sweep
 def test_one_import_registers_with_the_runtime_of_executorch():
     golden = Path(__file__).parents[1] / "golden"
     names = sorted(str(path.with_suffix("")) for path in golden.glob("*.pte"))
@@ -517,6 +519,7 @@ def test_importing_the_runtime_loads_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "order", ["load_plugin(torch=False); load_plugin()", "import torch; load_plugin(torch=False); load_plugin()"]
 )

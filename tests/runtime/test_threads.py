@@ -48,6 +48,7 @@ def stress(folder: Path, runs: int, exercise: str) -> None:
     assert (done.returncode, done.stdout.strip()[-9:]) == (0, "wrong: []"), done.stdout + done.stderr
 
 
+@pytest.mark.sweep
 def test_eight_threads_run_four_programs_and_the_process_ends(tmp_path: Path) -> None:
     stress(tmp_path, 1000, "run")
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import os, select, signal, sys
 import torch, executorch.exir, ai_edge_litert.interpreter, numpy, multiprocessing.pool, concurrent.futures.process
@@ -40,6 +42,7 @@ print("compiled")
 """
 
 
+@pytest.mark.sweep
 def test_compiling_needs_nothing_of_unix() -> None:
     command = [sys.executable, "-W", "ignore", "-c", CODE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2])

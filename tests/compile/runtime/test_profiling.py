@@ -168,6 +168,7 @@ def inspected(etdump: Path, etrecord: Path) -> Inspector:
         return Inspector(etdump_path=str(etdump), etrecord=str(etrecord), debug_buffer_path=f"{etdump}{VALUES}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "options"),
     [
@@ -246,6 +247,7 @@ def test_what_is_flattened_in_channels_last_order_is_compared_as_the_program_has
     assert "flatten" in compared and all(steps <= 1.01 for steps in compared.values()), compared
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_the_gap_of_the_second_entry(tmp_path, via):
     """ExecuTorch's own flow for an Ethos-U; its reference quantizes as the NPU does."""
