@@ -26,6 +26,7 @@ def calibration():
 """
 
 
+@pytest.mark.sweep
 def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text(MODEL)
     folder = tmp_path / "rows"

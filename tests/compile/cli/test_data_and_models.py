@@ -176,6 +176,7 @@ def need(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "text", ["torchvision:squeezenet1_1", "torchvision:fcn_resnet50", "timm:mobilenetv3_small_050"]
 )
@@ -187,6 +188,7 @@ def test_models_by_name(text: str) -> None:
     assert list(model.examples[0].shape) == [1, 3, 224, 224]
 
 
+@pytest.mark.sweep
 def test_a_torchvision_for_another_torch(tmp_path: Path) -> None:
     """Its compiled operators are missing, which its networks do not call."""
     package = tmp_path / "torchvision"
@@ -312,6 +314,7 @@ def test_deploy_compiles_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (folder / "out" / "model.pte").read_bytes() == (folder / "same" / "model.pte").read_bytes()
 
 
+@pytest.mark.sweep
 def test_every_command_with_data_takes_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     run, rng = CliRunner(), np.random.default_rng(1)

@@ -55,6 +55,7 @@ def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.sweep
 def test_an_installed_package_extends_micronpu(site: Path) -> None:
     done = python(site, "-c", USE)
     assert done.returncode == 0, done.stderr
@@ -68,6 +69,7 @@ def test_an_installed_package_extends_micronpu(site: Path) -> None:
     assert "acme_merge  acme 1.2" in python(site, *command, "passes").stdout
 
 
+@pytest.mark.sweep
 def test_a_package_that_is_broken_harms_nobody_else(site: Path) -> None:
     (site / "acme.py").write_text("import no_such_module\n")
     command = ("-m", "micronpu.cli")

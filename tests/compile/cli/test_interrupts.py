@@ -85,6 +85,7 @@ def files() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "event", "number"),
     [
@@ -98,6 +99,7 @@ def test_a_signal_ends_a_command(tmp_path: Path, words: tuple[str, ...], event: 
     assert Place(tmp_path).ended(words, event, number).wrong(number, {}) == ""
 
 
+@pytest.mark.sweep
 def test_a_dead_command_takes_its_processes_along(tmp_path: Path) -> None:
     with Place(tmp_path).started(COMPARE, "subprocess.Popen", stdout=subprocess.PIPE) as command:
         assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
@@ -107,6 +109,7 @@ def test_a_dead_command_takes_its_processes_along(tmp_path: Path) -> None:
     assert (left.code, left.children, left.temporary) == (-signal.SIGKILL, [], [])
 
 
+@pytest.mark.sweep
 def test_a_closed_terminal_ends_a_command_with_its_processes(tmp_path: Path) -> None:
     terminal, theirs = os.openpty()
     more = {"stdin": theirs, "stdout": subprocess.PIPE, "preexec_fn": _take_terminal}

@@ -16,6 +16,7 @@ from micronpu.cli.main import app
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ("imxrt700", "ethos-u55-128", "cortex-m33"))
 def test_its_own_workflow_passes(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

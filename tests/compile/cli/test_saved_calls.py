@@ -344,6 +344,7 @@ CALLS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CALLS)
 def test_a_file_that_calls_what_believes_its_operands_is_refused(tmp_path, case):
     made, buffers = CALLS[case]
@@ -478,6 +479,7 @@ EDITS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], Ca
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", EDITS)
 def test_a_file_that_says_another_thing_than_it_holds_is_refused(tmp_path, case):
     made, buffers, change, sentence = EDITS[case]
@@ -508,6 +510,7 @@ class Usual(nn.Module):
         return self.state * 2, spectrum, large, numbers, y.norm(dim=-1), torch.topk(y, 2).values, y.sort().values
 
 
+@pytest.mark.sweep
 def test_usual_models_are_read(tmp_path):
     program = torch.export.export(Usual().eval(), (torch.zeros(1, 8, dtype=torch.int64),))
     for name, form in (("a.pt2", program), ("core.pt2", program.run_decompositions())):
