@@ -52,6 +52,7 @@ def written(file: FileWriter, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["ethos-u55-128", "cortex-m55", "imxrt700"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_qparams_of_a_quantized_file(dtype: str, target: str, tmp_path: Path):

@@ -63,6 +63,7 @@ def files() -> list[Any]:
     return [pytest.param(found, id="-".join(key)) for key, found in grouped if key[1] not in OTHERS]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", files())
 def test_reads_what_the_package_writes(rows: list[Case], tmp_path: Path):
     rows = [row for row in rows if readable(row)][:: -(-len(rows) // ROWS_PER_FILE)]

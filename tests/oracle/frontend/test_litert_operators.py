@@ -23,6 +23,7 @@ ELSEWHERE = {
 that only large ranks use: `test_litert_control`, `test_litert_forms`."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_operator_equals_the_reference_kernel(kind: str, tmp_path: Path):
     """Reading raises an error for any element that differs by more than rounding."""

@@ -38,6 +38,7 @@ def chain(quantized: bool = False) -> bytes:
     return file.data([x], [y])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("kind, tensor", [("MUL", "t1"), ("ADD", "t3")])
 def test_the_first_tensor_that_differs_is_named(
