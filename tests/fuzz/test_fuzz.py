@@ -12,6 +12,7 @@ from tests.fuzz.targets import TARGETS
 from micronpu.base.errors import PayloadError
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_files_are_read_or_refused(name, tmp_path):
     target = TARGETS[name]()
@@ -31,6 +32,7 @@ def test_mutations_are_the_same_every_time():
     assert mutate_text(b"a = 1\nb = 2", random.Random(5)) == mutate_text(b"a = 1\nb = 2", random.Random(5))
 
 
+@pytest.mark.sweep
 def test_the_harness_distinguishes_crashes_hangs_refusals_and_defects(tmp_path, monkeypatch):
     """The files are their own numbers."""
     import os

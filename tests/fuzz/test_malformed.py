@@ -29,6 +29,7 @@ _WITHOUT_A_FILE = ("load_chip", "DelegationReport.load", "merge_kernel_selection
 """Calls that are malformed in any case: here they have no file to read."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("call", [c for c in CALLS if c.name not in _WITHOUT_A_FILE], ids=lambda call: call.name)
 def test_the_good_calls_are_good(call):
     """Or what the malformed ones end in says nothing of what is wrong with them."""

@@ -19,6 +19,7 @@ KEPT = (
 """Networks that once failed, shrunk."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", [*map(Row.of, (0, 3, 8, 14)), *KEPT], ids=lambda row: f"{row.seed}-{row.target}")
 def test_network(row: Row) -> None:
     found = check(row).wrong

@@ -7,6 +7,7 @@ import torch
 from tests.fuzz.unequal import Unequal, look
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "seed", [4, 10, pytest.param(15, marks=pytest.mark.slow), pytest.param(18, marks=pytest.mark.slow)]
 )
