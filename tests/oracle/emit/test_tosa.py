@@ -83,6 +83,7 @@ def wraps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda row: row.name)
 def test_reference_model_is_the_interpreter(row: Case, wraps: list[bool]):
     runner, graph = program(row), row.graph()
@@ -112,6 +113,7 @@ def test_the_comparison_sees_a_difference():
     assert largest_difference(expected, changed) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted({r.op.name for r in WRITTEN if steps(r)}))
 def test_differences_are_rare(name: str):
     """What differs at all differs in few elements, over all rows of an operator."""
@@ -142,6 +144,7 @@ REFUSED = {
 """Operators of which Vela refuses some int8 rows."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", REFUSED)
 def test_vela_takes_the_forms(target: str):
     spec = EthosUOptions(target)

@@ -101,6 +101,7 @@ def finished(compiled: NeutronPartition, inputs: tuple[torch.Tensor, ...], outpu
     return written({"forward": MethodInput(fx.GraphModule(root, graph), inputs)}).buffer
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("rows", "core_converts"), PROGRAMS)
 def test_program_is_reference(rows: list[Case], core_converts: bool):
     """The way of a real partition: all passes, emission, converter, payload, `.pte`, ExecuTorch's runtime."""

@@ -78,6 +78,7 @@ def problems(rows: Sequence[Case], target: str, via: str) -> Iterator[str]:
 COMBINATIONS = [(target, via) for target in TARGETS for via in FORMATS]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "via"), COMBINATIONS)
 def test_some_streams_are_their_graphs(target: str, via: str) -> None:
     first = COMBINATIONS.index((target, via))

@@ -45,6 +45,7 @@ def problems(rows: Sequence[Row], target: str) -> Iterator[str]:
                 yield f"{row.name}: {np.count_nonzero(off)} of {off.size} elements differ, by up to {off.max()}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_some_operators(target: str) -> None:
     wrong = list(problems(ROWS[TARGETS.index(target) :: PARTS], target))

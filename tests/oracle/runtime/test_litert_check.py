@@ -18,6 +18,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.host.litert_check import _POSITIVE, OPERATORS, check_litert
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", sorted({row.family for row in all_cases()}))
 def test_graphs_that_are_whole_pass(family):
     for row in (row for row in all_cases() if row.family == family):

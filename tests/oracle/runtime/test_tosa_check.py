@@ -38,6 +38,7 @@ def test_every_row_passes_and_every_rule_has_a_row():
     assert reached - set(OPERATORS) == {"CONST", "CONST_SHAPE"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", sorted({row.family for row in all_cases()}))
 def test_what_our_operators_write_passes(family):
     written = 0
@@ -170,6 +171,7 @@ def test_a_field_that_nobody_knows_is_refused():
         check_tosa(bytes(changed))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "row", ["conv_INT8_3x3", "average_INT8", "resize_INT8_BILINEAR", "rescale_INT8_INT8_SINGLE", "gather_INT8"]
 )

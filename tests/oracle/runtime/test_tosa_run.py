@@ -78,6 +78,7 @@ def _compare_cases(part: slice) -> None:
     assert compared > 1000
 
 
+@pytest.mark.sweep
 def test_some_operators_of_graphs() -> None:
     _compare_cases(slice(None, None, PARTS))
 

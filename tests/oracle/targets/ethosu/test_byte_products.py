@@ -40,6 +40,7 @@ def operands(random: np.random.Generator) -> list[np.ndarray]:
     return [x.astype(np.int16), z.astype(np.int16)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("right", [1, 7, 13, 14, 17, 21, 22, 26, 29, 30, 34, 37, 38, 45, 46, 60])
 def test_every_shift(right: int) -> None:
     factor = 0.7071 * 2.0 ** (15 - right)

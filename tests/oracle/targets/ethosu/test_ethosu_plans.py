@@ -195,6 +195,7 @@ def test_what_is_returned_and_turned_stays_an_output(first: str, second: str, ta
         assert np.array_equal(wanted, found)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("scale", [0.005, -0.005, 0.05], ids=["below 1", "negative", "above 1"])
 def test_a_prelu_costs_as_much_in_tosa_as_in_litert(scale: float, target: str) -> None:

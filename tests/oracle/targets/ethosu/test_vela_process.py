@@ -81,6 +81,7 @@ def stopped() -> Iterator[int]:
     assert is_gone(pid)
 
 
+@pytest.mark.sweep
 def test_crash_is_a_sentence_and_the_next_call_works() -> None:
     before, expected = worker(), compile_good()
     for _ in range(2):
@@ -228,6 +229,7 @@ def run(body: str, *, code: int = 0) -> list[str]:
     return lines
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -242,6 +244,7 @@ def test_nothing_is_left_at_the_end(body: str, code: int) -> None:
     assert run(body, code=code) == []
 
 
+@pytest.mark.sweep
 def test_fork_has_a_worker_of_its_own() -> None:
     """Also while another thread of the parent is in a call, whose lock the fork inherits locked."""
     body = """
@@ -261,6 +264,7 @@ def test_fork_has_a_worker_of_its_own() -> None:
     assert run(body) == []
 
 
+@pytest.mark.sweep
 def test_worker_ends_with_its_parent_though_a_fork_lives() -> None:
     body = """
     if os.fork() == 0:
