@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,15 @@ def need(*tools: str) -> None:
         pytest.skip(f"{', '.join(missing)} cannot be used: apt-get install {packages}")
 
 
-def is_lacked(program: str) -> bool:
-    """Return True for a program that a bare machine lacks, and for Python, make or a shell, which may start one."""
-    name = Path(program).name
-    return name.startswith((*_PREFIXES, "python", "micronpu")) or name in {"sh", "bash", "env", "make"}
+def may_lack(command: Sequence[str]) -> bool:
+    """Return True for a program that a bare machine lacks, and for Python, make or a shell, which may start one.
+
+    Workers of the package, isolated Pythons, start none.
+    """
+    name = Path(command[0]).name
+    if name.startswith(("python", "micronpu")):
+        return "-I" not in command
+    return name.startswith(_PREFIXES) or name in {"sh", "bash", "env", "make"}
 
 
 def watch(found: Callable[[], None]) -> None:
@@ -76,7 +81,8 @@ def watch(found: Callable[[], None]) -> None:
         @functools.wraps(function)
         def watching(*args: Any, **kwargs: Any) -> Any:
             named = args[place] if len(args) > place else kwargs.get("args", kwargs.get("cmd"))
-            if kwargs.get("shell") or is_lacked(os.fsdecode(named[0] if isinstance(named, (list, tuple)) else named)):
+            command = named if isinstance(named, (list, tuple)) else [named]
+            if kwargs.get("shell") or may_lack([*map(os.fsdecode, command)]):
                 found()
             return function(*args, **kwargs)
 
