@@ -90,6 +90,7 @@ def run(image: Path, board: str, data: list, **options: object) -> Finished:
     return run_firmware(image, board, MachineOptions(seconds=60, **options), data=data)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "board", "product"), KINDS)
 def test_a_driver_of_ones_own(driver: Path, kind: str, board: str, product: int, tmp_path: Path) -> None:
     """U55, and U85, for which Arm's runners do not load."""

@@ -39,6 +39,7 @@ def flooding(data: bytes) -> Iterator[str]:
     thread.join(10)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("data", [framed(b"O6869"), b"+" * 4096, b"$" + b"a" * 4096, framed(b"OK")[:-2] + b"zz"])
 def test_a_server_that_sends_without_end(data: bytes) -> None:
     """Packets with text are packets, but no answers."""

@@ -96,6 +96,7 @@ def rows_of(model, count: int = 3) -> list[tuple[np.ndarray, ...]]:
     return [tuple(rng.integers(-128, 128, b.tensor.shape).astype(np.int8) for b in model.inputs) for _ in range(count)]
 
 
+@pytest.mark.sweep
 def test_rows_of_one_input_and_of_two(here, linear, monkeypatch) -> None:
     silicon, twin, _ = linear
     two = pair(Two().eval(), torch.randn(2, 8), torch.randn(2, 8), monkeypatch=monkeypatch)
@@ -126,6 +127,7 @@ def test_a_program_for_silicon_runs_where_the_simulator_is(linear, monkeypatch) 
         silicon.run(x)
 
 
+@pytest.mark.sweep
 def test_the_command(linear, tmp_path: Path, monkeypatch) -> None:
     silicon, twin, reference = linear
     path = tmp_path / "model.pte"
@@ -152,6 +154,7 @@ def test_the_command(linear, tmp_path: Path, monkeypatch) -> None:
     assert done.exit_code != 0 and "--board imxrt700" in done.output
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("mood", "sentence"),
     [
@@ -190,6 +193,7 @@ def _runs(word: str) -> bool:
     return False
 
 
+@pytest.mark.sweep
 def test_what_is_missing_is_named(linear, monkeypatch) -> None:
     model = read_silicon(linear[0].buffer)
     with pytest.raises(ModelError, match="Input 0 of The model is int8"):

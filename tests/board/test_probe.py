@@ -87,6 +87,7 @@ def test_outputs_beside_this_machines(tmp_path: Path) -> None:
             run(Board(console=(console,)), path, reference=wanted)
 
 
+@pytest.mark.sweep
 def test_lost_at_any_packet(tmp_path: Path) -> None:
     """200 connections that end at some packet: one message with the step, and nothing else."""
     path = written(tmp_path / "f.elf", (RAM + 0x100, b"data"))

@@ -80,6 +80,7 @@ def some(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow) if name == "MobileNetV1025" else name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [some(name) for name in NETWORKS])
 def test_runtime_is_the_integer_reference(name: str) -> None:
     edge, program, inputs = lowered(name)

@@ -75,6 +75,7 @@ def signal_to_noise(result: Evaluated) -> float:
     return float(10 * torch.log10(result.float_outputs.square().mean() / noise))
 
 
+@pytest.mark.sweep
 def test_delegation(some_rows: Evaluated) -> None:
     check_delegation(some_rows)
 

@@ -90,6 +90,7 @@ def test_everything_can_be_reached_by_the_keyboard(opened: Callable[[int], Brows
     assert "none" not in outlines, "the focus is seen"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("blocks", [6, 40])
 def test_a_print_takes_four_sheets_at_most(opened: Callable[[int], Browser], blocks: int) -> None:
     page = opened(blocks)

@@ -141,6 +141,7 @@ def test_large_networks_are_drawn(browser: Browser, opened: Callable[[int], Brow
     assert page.get_log("browser") == []
 
 
+@pytest.mark.sweep
 def test_page_of_a_recurrent_network_is_short(browser, tmp_path):
     """Sixty times the same twenty operations: one group, and every row where it is asked for."""
     verdicts, operations = [], []
