@@ -62,6 +62,7 @@ class Steps(nn.Module):
         return y
 
 
+@pytest.mark.sweep
 def test_the_steps_of_a_long_recurrent_layer_are_quantized():
     model, rows = Steps().eval(), torch.randn(8, 130, 3, generator=torch.Generator().manual_seed(1))
     got = micronpu.blame(model, rows, TARGET, quantization="int8")

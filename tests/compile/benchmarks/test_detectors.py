@@ -13,6 +13,7 @@ from micronpu.compiler.compile import check_model
 TARGETS = ("imxrt700-neutron", "ethos-u55-128")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", [Fomo, SsdLite, pytest.param(Yolo, marks=pytest.mark.slow)])
 def test_a_detector_is_one_partition(make, target: str):

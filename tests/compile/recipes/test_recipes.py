@@ -86,6 +86,7 @@ def same(session, program):
 # ---------------------------------------------------------------- programs
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("recipe", "target"),
     [
@@ -107,6 +108,7 @@ def test_a_recipe_makes_the_program_of_compile(recipe, target):
     assert (result - MODEL(*INPUTS[1])).abs().max() < 0.02
 
 
+@pytest.mark.sweep
 def test_per_tensor_weights_and_options_of_the_backend():
     options = {"operators_not_to_delegate": REFUSED, "disabled_passes": ("pad_channels",)}
     session = exported(get(NeutronRecipeType.INT8, calibration=INPUTS, per_channel=False, **options))
@@ -122,6 +124,7 @@ def test_per_tensor_weights_and_options_of_the_backend():
     assert len(program.report.host) >= 2
 
 
+@pytest.mark.sweep
 def test_the_example_inputs_calibrate_unless_data_is_given():
     program = micronpu.compile(MODEL, INPUTS[0], "imxrt700-neutron", calibration=INPUTS)
     same(exported(get(NeutronRecipeType.INT8)), program)
@@ -130,6 +133,7 @@ def test_the_example_inputs_calibrate_unless_data_is_given():
     same(exported(get(NeutronRecipeType.INT8, calibration=rows), inputs=INPUTS[:1]), program)
 
 
+@pytest.mark.sweep
 def test_what_the_npu_leaves_is_computed_in_int8_by_the_core():
     recipe = micronpu.get_imxrt700_recipe(calibration=INPUTS, operators_not_to_delegate=REFUSED)
     session = exported(recipe)
@@ -148,6 +152,7 @@ def test_what_the_npu_leaves_is_computed_in_int8_by_the_core():
     assert {v.operator for v in partitioner.report.host if v.core} == {o.removeprefix("aten.") for o in REFUSED}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("reverse", [False, True])
 def test_combined_recipes_make_the_program_of_the_chip(reverse):
     parts = [
@@ -184,6 +189,7 @@ def test_int16_activations():
     assert wide < (narrow - CONV(*INPUTS[1])).abs().max()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "target"), [("int8", "imxrt700"), ("int16", "corstone320")])
 def test_a_program_that_takes_and_gives_integers(kind, target):
     recipe = micronpu.get_chip_recipe(target, kind, io="int8", calibration=INPUTS)
@@ -203,6 +209,7 @@ def test_a_program_that_takes_and_gives_integers(kind, target):
 CONV = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["module", "program"])
 def test_a_quantized_model_is_not_quantized_again(kind):
     program = micronpu.compile(MODEL, INPUTS[0], "imxrt700", calibration=INPUTS)
@@ -210,6 +217,7 @@ def test_a_quantized_model_is_not_quantized_again(kind):
     same(export_session(model, INPUTS[:1], micronpu.get_imxrt700_recipe()), program)
 
 
+@pytest.mark.sweep
 def test_two_methods():
     recipe = micronpu.get_imxrt700_recipe(operators_not_to_delegate=REFUSED)
     models = {"forward": MODEL, "plain": CONV}
@@ -227,6 +235,7 @@ def test_the_delegate_is_seen_by_executorch():
 # ---------------------------------------------------------------- QAT
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("recipe", "target"),
     [
@@ -298,6 +307,7 @@ def test_a_reshape_is_freed_of_the_batch_size():
 # ---------------------------------------------------------------- files
 
 
+@pytest.mark.sweep
 def test_files_beside_the_program(tmp_path):
     recipe = micronpu.get_imxrt700_recipe(files_dir=str(tmp_path), operators_not_to_delegate=REFUSED)
     exported(recipe)
@@ -502,6 +512,7 @@ def test_a_recipe_without_quantization_can_be_combined():
     assert len(combine([get(NeutronRecipeType.INT8), other]).quantization_recipe.quantizers) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("calibration", "says"),
     [

@@ -74,6 +74,7 @@ def graph_weights(program: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sweep
 def test_the_layers_that_gain_are_sparse_and_the_others_say_why() -> None:
     found = sparse()
     layers = {layer.name: layer for layer in found.report.layers}
@@ -124,6 +125,7 @@ def test_the_model_takes_any_batch_and_other_points_can_be_had() -> None:
         found.at(9)
 
 
+@pytest.mark.sweep
 def test_the_same_seed_gives_the_same_bytes() -> None:
     first, x = sparse(), inputs(1)[0]
     second = micronpu.sparsify(network(), inputs(), U85, example_inputs=x, sparsity=QUICK)
@@ -172,6 +174,7 @@ def test_a_network_that_comes_sparse_is_recognised_and_loses_nothing(via: str) -
     assert {o.origin.module for o in program.report.operations if o.sparse} == {"first", "second", "fc"}
 
 
+@pytest.mark.sweep
 def test_quantization_aware_training_keeps_what_came_sparse() -> None:
     model: Any = network()
     with torch.no_grad():
@@ -192,6 +195,7 @@ def test_quantization_aware_training_keeps_what_came_sparse() -> None:
     assert both.report.sparsity is not None and is_made_two_in_four(graph_weights(both)["conv2d(64, 3, 3, 32)"])
 
 
+@pytest.mark.sweep
 def test_compile_makes_sparse_and_says_so() -> None:
     options = SparsityOptions(steps=0, points=1, max_cycles=0.9)
     program = micronpu.compile(network(), inputs(1)[0], U85, calibration=inputs(), transforms=options)
@@ -202,6 +206,7 @@ def test_compile_makes_sparse_and_says_so() -> None:
     assert program.report.agreement is not None and not program.report.agreement.reason
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "bytes_known"), [("ethos-u55-128", True), ("imxrt700-neutron", False)])
 def test_a_target_that_gains_nothing_leaves_the_network_as_it_is(target: str, bytes_known: bool) -> None:
     found = micronpu.sparsify(network(), inputs(), target=target, sparsity=QUICK)
@@ -212,6 +217,7 @@ def test_a_target_that_gains_nothing_leaves_the_network_as_it_is(target: str, by
     assert ("cycles instead of" in found.report.notes[0]) is bytes_known, "it waits for weights"
 
 
+@pytest.mark.sweep
 def test_attention_and_recurrent_layers() -> None:
     torch.manual_seed(0)
     model = Small(
@@ -230,6 +236,7 @@ def test_attention_and_recurrent_layers() -> None:
         assert is_made_two_in_four(weight), name
 
 
+@pytest.mark.sweep
 def test_a_model_that_keeps_a_state() -> None:
     """By itself and inside of `compile`: its calls are seen with the states that they meet."""
     torch.manual_seed(0)
@@ -259,6 +266,7 @@ def test_a_model_that_keeps_a_state() -> None:
     assert not torch.equal(*answers), "the state lives on"
 
 
+@pytest.mark.sweep
 def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     quick = SparsityOptions(steps=0, points=1, max_loss=0.0)
     scored: list[Any] = []
@@ -282,6 +290,7 @@ def _reported_size(networks: list[Any]) -> Any:
     return score
 
 
+@pytest.mark.sweep
 def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls for two points: what is quantized and run is what is judged or priced."""
     calls = Counter[str]()
@@ -359,6 +368,7 @@ def test_compile_refuses_what_cannot_be_made_sparse() -> None:
         micronpu.compile(quantized, x, U85, calibration=inputs(), transforms="2:4")
 
 
+@pytest.mark.sweep
 def test_no_sparser_than_the_cycles_ask_for() -> None:
     """Of two layers that gain, one is enough for 0.9 of the cycles."""
     options = SparsityOptions(steps=0, points=1, max_cycles=0.9)
