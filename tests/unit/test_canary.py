@@ -54,6 +54,7 @@ def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("micronpu.cli.doctor.all_shims", lambda: (Shim("torch.nothing:at_all", "nothing works"),))
 
 
+@pytest.mark.sweep
 def test_the_doctor_reports_misfits_where_a_version_differs(canary: Any, other_torch: None) -> None:
     done = CliRunner().invoke(app, ["doctor", "--json"])
     findings = {f["name"]: f for f in json.loads(done.stdout)["findings"]}
@@ -64,6 +65,7 @@ def test_the_doctor_reports_misfits_where_a_version_differs(canary: Any, other_t
     assert canary.misfits(json.loads(done.stdout)) == [f"torch.nothing:at_all: {sentence}"]
 
 
+@pytest.mark.sweep
 def test_the_doctor_lists_every_name_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     made = (Shim("json:loads", "nothing is read"), Shim("json:nothing", "nothing works"))
     monkeypatch.setitem(SEEN, "json", "1.0")

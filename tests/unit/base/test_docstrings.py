@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SENTENCES = """
 import json
 from micronpu.quantize.writer import float_rewrites
@@ -15,6 +17,7 @@ print(json.dumps([float_rewrites(), attribute_texts(DelegationReport), [rule.sen
 """
 
 
+@pytest.mark.sweep
 def test_sentences_need_no_docstrings_at_run_time() -> None:
     plain, stripped = (
         subprocess.run([sys.executable, *option, "-B", "-c", SENTENCES], capture_output=True, text=True, check=False)

@@ -69,6 +69,7 @@ def test_the_stored_figures_are_of_all_anchors() -> None:
 USED = [a for a in anchors.npu_anchors("ethos-u") if not a.left_out]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("anchor", USED, ids=lambda a: f"{a.network}-{a.target}-{a.memory}")
 def test_a_published_time_of_ethosu_is_in_its_band(anchor: Anchor) -> None:
     """With the estimate as it is now: of the stored streams, the package's model and the chip's file."""

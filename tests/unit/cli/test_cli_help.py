@@ -59,6 +59,7 @@ def test_help_is_the_same_inside_and_in_a_process():
     assert inside("compile", "--help").stdout == micronpu("compile", "--help").stdout
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("arguments", [["--help"], ["targets"], ["--version"], ["run", "--help"]])
 def test_answers_without_heavy_libraries(arguments):
     done = micronpu(*arguments)
@@ -123,6 +124,7 @@ def test_version():
     assert micronpu("--version").stdout == f"micronpu {__version__}\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "missing.pte"]])
 def test_color_only_where_it_is_wanted(arguments):
     plain, asked, both = (

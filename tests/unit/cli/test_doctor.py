@@ -24,6 +24,7 @@ from micronpu.cli.main import app
 from micronpu.targets.registry import all_targets, catalogue
 
 
+@pytest.mark.sweep
 def test_all_is_there_and_nothing_is_imported() -> None:
     done = command("doctor")
     assert done.returncode == 0
@@ -32,6 +33,7 @@ def test_all_is_there_and_nothing_is_imported() -> None:
         assert any(line.startswith("ok") and f" {name} " in line for line in done.stdout.splitlines()), name
 
 
+@pytest.mark.sweep
 def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.metadata.version
 
@@ -49,6 +51,7 @@ def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch)
     assert "missing  torchao" in done.stdout and "pip install" in done.stdout
 
 
+@pytest.mark.sweep
 def test_a_cache_that_cannot_be_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Below a plain file, and where a link leads nowhere."""
     (tmp_path / "file").touch()
@@ -62,6 +65,7 @@ def test_a_cache_that_cannot_be_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_
         assert "Try: set MICRONPU_CACHE_DIR" in line
 
 
+@pytest.mark.sweep
 def test_a_cache_of_answers_that_cannot_be_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -92,6 +96,7 @@ def test_what_was_tested_here_is_said(
     assert reported in doctor.tested_here() and bool(reported) == bool(doctor.tested_here())
 
 
+@pytest.mark.sweep
 def test_sources_on_the_path_know_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without being installed: then no package says so."""
     installed = names(requirements())
@@ -111,6 +116,7 @@ def names(found: Iterable[str]) -> set[tuple[str, bool]]:
     return {(re.match(r"[\w-]+", text)[0], "extra" in text) for text in found if "micronpu" not in text}  # type: ignore[index]
 
 
+@pytest.mark.sweep
 def test_lists_are_data_for_programs() -> None:
     def reported(name: str) -> dict[str, Any]:
         done = CliRunner().invoke(app, [name, "--json"])
@@ -172,6 +178,7 @@ def test_every_command_can_be_quiet_and_give_json(name: str) -> None:
     assert {"--quiet", "--json", "--debug"} <= options
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "command",
     [

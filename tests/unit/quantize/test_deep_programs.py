@@ -85,6 +85,7 @@ def calls(function: Callable[[], Any]) -> int:
 SHAPES = [chain, residual, dense, sums, masks, moved, moved_and_joined, exponentials, fixed]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block", SHAPES)
 @pytest.mark.parametrize("config", [INT8, INT16], ids=["int8", "int16"])
 def test_requirements_grow_as_the_program(block: Callable[[Table, Value, int], Value], config: Any) -> None:
