@@ -27,7 +27,7 @@ SLOWEST = 20
 """Tests that are listed."""
 MANY = 1000
 """Tests of a run, below which only the sum is printed."""
-MOST = {"compilations": 1800, "exports": 5300}
+MOST = {"compilations": 1250, "exports": 3300}
 """How often the tests of `make test` may do what they take most of their time for.
 
 They are a little above what the tests need with the largest share of the sweeps (tests/shares.py): each worker makes

@@ -51,12 +51,14 @@ def test_golden_program() -> None:
         assert len(board.runs) == 2 and board.accesses > 80
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["ethosu", "ethosu_int8", "ethosu_int16", "state_int8"])
 def test_programs(kind: str) -> None:
     """Floats, which the core quantizes; int8; int16; and states that live on from vector to vector."""
     check(programs.program(kind).buffer)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("classes", [40, 500])
 def test_prefetched_weights(classes: int) -> None:
     """By transfers that Vela knows nothing of, in Arm's own driver; the larger one in parts, too."""
@@ -72,6 +74,7 @@ def test_litert_models(kind: str, board: str) -> None:
     check(programs.program(kind).to_litert(vela=True), board)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("accelerator", "mode"),
     [
@@ -222,6 +225,7 @@ def damaged(program: CompiledProgram | bytes, number: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", range(6))
 def test_damaged_streams_end_in_a_sentence_or_in_numbers(number: int) -> None:
     """The firmware or the board refuses, or something else is computed; nothing hangs."""
@@ -259,6 +263,7 @@ def test_methods_one_by_one(tmp_path: Path) -> None:
         read_model(program.buffer, method="nothing")
 
 
+@pytest.mark.sweep
 def test_weights_of_several_methods() -> None:
     """They stand beside the payloads, where Arm's runner does not look: it is given them inside."""
     from tests.compile.targets.ethosu.test_shared_weights import compiled as methods

@@ -15,6 +15,7 @@ ROWS, CALIBRATION = 20, 100
 QUICK = ("resnet8", "autoencoder")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in networks.NETWORKS]
 )

@@ -80,6 +80,7 @@ def test_delegation(some_rows: Evaluated) -> None:
     check_delegation(some_rows)
 
 
+@pytest.mark.sweep
 def test_three_ways_give_the_same_bits(some_rows: Evaluated) -> None:
     check_exactness(some_rows, interpreted=10)
 

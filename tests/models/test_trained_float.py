@@ -40,6 +40,7 @@ def test_table_is_complete() -> None:
     assert [name for name, _, _ in TABLE] == list(networks.NETWORKS)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "held_out", "whole"), TABLE, ids=[row[0] for row in TABLE])
 @torch.no_grad()
 def test_float_score(data_folder: Path, name: str, held_out: float | None, whole: float | None) -> None:
@@ -55,6 +56,7 @@ def test_float_score(data_folder: Path, name: str, held_out: float | None, whole
         assert networks.accuracy(outputs, labels) == pytest.approx(whole, abs=tolerance)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", networks.NETWORKS)
 def test_calibration_rows_are_not_evaluated(data_folder: Path, name: str) -> None:
     network = networks.load(name)
