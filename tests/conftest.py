@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.costs import AfterImport, Costs
-from tests.shares import Shares
+from tests.shares import Shares, rows
 
 # A busy machine is no failure.
 settings.register_profile("micronpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,7 +61,8 @@ def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `.ci/run` asks for."""
-    parser.addoption("--rows", help="rows of tests marked `sweep`: `all`, or a number that chooses (the commit's)")
+    explained = "rows of tests marked `sweep`: `all`, or a number that chooses; that of the commit if it is not given"
+    parser.addoption("--rows", type=rows, help=explained)
     parser.addoption("--tools", metavar="FILE", help="write which tests looked for or started a tool of tests/tools.py")
 
 

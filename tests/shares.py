@@ -29,6 +29,11 @@ ALL = "all"
 ROOT = Path(__file__).parents[1]
 
 
+def rows(text: str) -> str:
+    """Return what follows `--rows` if it is a choice; raise ValueError otherwise."""
+    return text if text == ALL else str(int(text))
+
+
 def number_of_commit() -> int | None:
     """Return the number that chooses the shares of the commit that is checked out; None without one."""
     command = ["git", "rev-parse", "--short=6", "HEAD"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import shares
 from tests.shares import ALL, PARTS, Row, Shares, chosen, number_of_commit
 
 HERE = Path(__file__)
@@ -85,6 +87,17 @@ def test_rows_of_other_commits_are_left_out_and_counted() -> None:
     lines: list[str] = []
     plugin.pytest_terminal_summary(cast("pytest.TerminalReporter", SimpleNamespace(write_line=lines.append)))
     assert lines[0].startswith(f"{plugin.left_out} rows of sweeps") and "--rows 5;" in lines[0]
+
+
+@pytest.mark.parametrize(("text", "choice"), [(ALL, ALL), ("13", "13"), ("some", None)])
+def test_rows_are_all_or_those_of_a_number(text: str, choice: str | None) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--rows", type=shares.rows)
+    if choice is None:
+        with pytest.raises(argparse.ArgumentError, match="invalid rows value: 'some'"):
+            parser.parse_args(["--rows", text])
+    else:
+        assert parser.parse_args(["--rows", text]).rows == choice
 
 
 @pytest.mark.parametrize("options", [{"rows": ALL}, {"keyword": "x"}, {"lf": True}, {"failedfirst": True}])
