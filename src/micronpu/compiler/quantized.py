@@ -30,12 +30,13 @@ from micronpu.frontend.facts import (
     BOTH_BRANCHES,
     CONVERTED,
     FILE_FACTS,
+    LEFT_OUT,
     LOOPS_ALLOWED,
     NOT_COMPARED,
     NOT_NEGATIVE,
     WRITTEN_OUT,
 )
-from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, to_integer_io
+from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, keep_qparams, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import quantizes_of
 from micronpu.frontend.tensors import State, copied, state_ends, states_of, written
@@ -179,6 +180,7 @@ def _import_notes(module: GraphModule) -> tuple[str, ...]:
     if reason := NOT_COMPARED.of(module):
         notes.append(f"The module is not compared with the file's own runtime, which cannot run the file. {reason}")
     notes += [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
+    notes += [f"{what} The other branch is always computed." for what in LEFT_OUT.of(module)]
     for name, steps, ends_early in WRITTEN_OUT.of(module):
         text = f"`{name}`: its {steps} steps are written out, as no NPU loops; each costs cycles and commands"
         notes.append(f"{text}, also those behind the end that data decide." if ends_early else f"{text}.")
@@ -236,6 +238,7 @@ def quantized_methods(
     if ready:
         for own in given.values():
             write_out(own.module, (*RECURRENT, *CELLS), early=False)  # those that the quantizer left in float
+            keep_qparams(own.module)
         modules = {name: integer_states(own.module) for name, own in given.items()}
         check_qparams(modules)
         return {name: replace(one, module=modules[name]) for name, one in made.items()}

@@ -250,8 +250,8 @@ def _specialize(model: GraphModule, *inputs: torch.Tensor) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def recorded(n: Node, result: Any, _: object) -> Any:
-        if n.op == "get_attr":
-            return mode.from_tensor(result) if isinstance(result, torch.Tensor) else result
+        if n.op == "get_attr" and isinstance(result, torch.Tensor):
+            result = mode.from_tensor(result)
         if isinstance(result, int) and not isinstance(result, bool):
             SIZE.say(n, result)
         elif n.op != "output" and isinstance(result, torch.Tensor | tuple | list):

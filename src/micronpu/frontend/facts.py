@@ -95,6 +95,8 @@ BOTH_BRANCHES: Fact[tuple[str, ...]] = Fact("micronpu_branches", ())
 """Names of each `torch.cond` whose two branches are both computed."""
 CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
 """Dtypes of a module's floats that were converted to float32, such as "float16"."""
+LEFT_OUT: Fact[tuple[str, ...]] = Fact("micronpu_left_out", ())
+"""Branches of a model file that do not fit its inputs, with the reason; the other branch is always computed."""
 NOT_COMPARED: Fact[str] = Fact("micronpu_not_compared", "")
 """Reason why a file's own runtime could not run it, so that the module was not compared with it."""
 FILE_FACTS: Fact[FileFacts] = Fact("micronpu_file_facts", FileFacts())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import INTEGER_IO
-from micronpu.frontend.importer import clamp_behind
+from micronpu.frontend.importer import NodeArguments, clamp_behind, known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
     Edge,
@@ -20,11 +20,12 @@ from micronpu.frontend.program import (
     add_dequantize,
     add_quantize,
     float_behind,
+    is_float32,
     origin_of,
     quantizes_of,
     value_of,
 )
-from micronpu.frontend.tensors import KEY, State, results_of, state_ends, states_of
+from micronpu.frontend.tensors import KEY, State, constant_nodes, results_of, state_ends, states_of
 from micronpu.ir.types import DType
 from micronpu.upstream.torch import tree_leaves
 
@@ -320,6 +321,80 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
     if changed:
         module.recompile()
     return changed
+
+
+def keep_qparams(module: GraphModule) -> None:
+    """Quantize what only moves or selects elements beside quantized values, in place.
+
+    Converters and quantizers count a pad as a part of the convolution that reads it, and one operator of a file may be
+    several of PyTorch's, of which only the last one is quantized.  Without qparams these would run in float.
+
+        dequantize -> pad -> conv -> quantize    dequantize -> pad -> quantize -> dequantize -> conv -> quantize
+        softmax -> view -> quantize              softmax -> quantize -> dequantize -> view -> quantize
+
+    No result changes: the elements have these qparams already, or are rounded before they are moved instead of after.
+    """
+    constants = constant_nodes(module)
+    moving = dict.fromkeys(node for node in module.graph.nodes if node not in constants and _moves(node))
+    for node in reversed(moving):
+        _round_before(node, constants)
+    quantized = set[Node]()  # nodes all of whose readers quantize the result, or that of a clamp or movements behind it
+    for node in reversed(module.graph.nodes):
+        end = clamp_behind(node) or node
+        rest = end.users.keys() - quantizes_of(end)
+        if end.users and (not rest or (node in moving and rest <= quantized)):
+            quantized.add(node)
+    for node in moving:
+        _keep_behind(node, quantized)
+    module.graph.lint()
+    module.recompile()
+
+
+def _moves(node: Node) -> bool:
+    """Return True if the elements of a result are those of the operands, or zeros."""
+    entry = known_import(node)
+    if entry is None or not is_float32(node):
+        return False
+    rule = entry.rule_for(NodeArguments(node))
+    return rule.selects and rule.padding == 0.0
+
+
+def _operands(node: Node) -> list[Node]:
+    return [operand for operand in node.all_input_nodes if is_float32(operand)]
+
+
+def _round_before(node: Node, constants: Collection[Node]) -> None:
+    """Round operands as the result, if all readers of the result quantize it alike."""
+    quantizes, operands = quantizes_of(node), _operands(node)
+    edges = set(map(Edge.of, quantizes))
+    edge = edges.pop() if len(edges) == 1 and len(quantizes) == len(node.users) else None
+    if edge is None:
+        return
+    for operand in operands:
+        given = Edge.of(operand)
+        is_ready = given == edge or (given is None and operand in constants)
+        is_own = given is None and len(quantizes_of(operand)) == len(operand.users) - 1
+        if not is_ready and (is_own or len(operands) > 1):
+            node.replace_input_with(operand, _rounded(operand, edge))
+
+
+def _keep_behind(node: Node, quantized: Collection[Node]) -> None:
+    """Quantize the result as the operands are, for readers whose own results are quantized."""
+    edges = {Edge.of(operand) for operand in _operands(node)}
+    edge = next(iter(edges)) if len(edges) == 1 else None
+    readers = [user for user in node.users if user in quantized]
+    if edge is None or not readers:
+        return
+    made = _rounded(node, edge)
+    for reader in readers:
+        reader.replace_input_with(node, made)
+
+
+def _rounded(value: Node, edge: Edge) -> Node:
+    with value.graph.inserting_after(value):
+        integers = add_quantize(value, edge)
+    with value.graph.inserting_after(integers):
+        return add_dequantize(integers, edge)
 
 
 def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:

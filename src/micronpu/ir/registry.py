@@ -49,6 +49,9 @@ class AtenImport(Lowering):
     def kind(self) -> Kind:
         return Kind.TABLE if self.is_table else Kind.OPERATOR
 
+    def rule_for(self, node: AtenArguments) -> QuantizationRule:
+        return self.quantization(node) if callable(self.quantization) else self.quantization
+
 
 class _Imports(Mapping[str, AtenImport]):
     """The operators and tables of the registry of lowerings, by overload."""

@@ -55,8 +55,7 @@ def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
 
 def rule_of(node: Node, entry: AtenImport) -> QuantizationRule:
     """Return the annotation rule of a node, which may depend on its arguments."""
-    rule = entry.quantization
-    return rule(NodeArguments(node)) if callable(rule) else rule
+    return entry.rule_for(NodeArguments(node))
 
 
 def moves(node: Node) -> bool:

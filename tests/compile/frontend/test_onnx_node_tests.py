@@ -32,6 +32,7 @@ RIGHT = 1094
 UNREAD = {
     "Bernoulli", "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "Multinomial", "NonMaxSuppression",
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "StringSplit",
+    "com.microsoft.DynamicQuantizeLSTM", "com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat",
 }  # fmt: skip
 """Operators with a lowering that neither a node test nor a row computes: those that are refused with a reason."""
 

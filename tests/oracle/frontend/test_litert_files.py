@@ -286,5 +286,5 @@ def test_damaged_files_end_in_a_message():
 
 def test_the_page_lists_every_operator():
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`([A-Za-z0-9_]+)`", page))
+    listed = set(re.findall(r"`([A-Za-z0-9_.]+)`", page))
     assert not {name.removeprefix("CUSTOM ") for name in (*LOWERINGS, *FOLDED, *ONNX_LOWERINGS)} - listed

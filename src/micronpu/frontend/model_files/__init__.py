@@ -16,7 +16,7 @@ from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, input_names, rows_in_order
-from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, NOT_COMPARED, HasMeta
+from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED, HasMeta
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
@@ -70,6 +70,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
         network = read_onnx(data, name, shapes)
         examples = network.examples()
         module = exported(network, name)
+        LEFT_OUT.say(module, network.left_out)
         _verify(module, network, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
         return FileModel(module, examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse

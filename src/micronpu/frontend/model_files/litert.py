@@ -509,16 +509,6 @@ class LiteRtBuilder(NetworkBuilder):
             (x,) = self.add(f"{name}_operand{i}_{k}", function, [x], [operator.operand(i).rounding])
         return x
 
-    def alike(self, operator: FileOperator, order: str = LAST) -> list[Operand]:
-        """Return all operands with the quantization of the first result."""
-        made, found = operator.outputs[0], []
-        for i, given in enumerate(operator.inputs):
-            x = self.read(operator, i, order)
-            if given is not None and made.rounding is not None and given.scale != made.scale:
-                (x,) = self.add(f"{made.name}_operand{i}", lambda v: v, [x], [made.rounding])
-            found.append(x)
-        return found
-
     def move(self, operator: FileOperator, i: int, *functions: Function, order: str = LAST, result: int = 0) -> None:
         """Append the operator as a sequence of functions that only move values."""
         *first, last = functions

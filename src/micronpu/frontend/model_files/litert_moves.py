@@ -35,13 +35,15 @@ def _concatenate(build: LiteRtBuilder, operator: FileOperator) -> None:
     order, rank = build.order_of(operator), len(operator.outputs[0].shape)
     axis = operator.option("axis", 0) % rank
     axis = AXIS[axis] if order == FIRST else axis
-    build.compute(operator, lambda *given: torch.cat(given, axis), build.alike(operator, order), order)
+    operands = [build.read(operator, i, order) for i in range(len(operator.inputs))]
+    build.compute(operator, lambda *given: torch.cat(given, axis), operands, order)
 
 
 @lowering("PACK")
 def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
     axis = operator.option("axis", 0)
-    build.compute(operator, lambda *given: torch.stack(given, axis), build.alike(operator))
+    operands = [build.read(operator, i) for i in range(len(operator.inputs))]
+    build.compute(operator, lambda *given: torch.stack(given, axis), operands)
 
 
 def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:

@@ -177,6 +177,8 @@ class Network(nn.Module):
     Attributes:
         file_facts: names, labels and normalization of the file.
         names: the file's name for the result of each child module, by the name of the child.
+        known: values that inputs must have, by position: with others a branch would run that does not fit.
+        left_out: branches that do not fit the inputs, with the reason.
         outputs: numbers of the outputs.
         sources: tensors of the file that a number represents.
     """
@@ -193,6 +195,8 @@ class Network(nn.Module):
         self.input_names = tuple(input_names)
         self.file_facts = FileFacts(tuple(map(clean, input_names)))
         self.names: dict[str, str] = {}
+        self.known: dict[int, torch.Tensor] = {}
+        self.left_out: tuple[str, ...] = ()
         self._inputs, self.outputs = dict(inputs), tuple(outputs)
         self.sources: dict[int, list[FileValue]] = {}
         self._states: dict[str, State] = {}
@@ -226,12 +230,14 @@ class Network(nn.Module):
         """Return inputs of the right shapes, the same in every run: values of both signs, 0 for int32 and int64."""
         generator = torch.Generator().manual_seed(0)
         return tuple(
-            torch.randn(v.shape, generator=generator)
+            self.known[i]
+            if i in self.known
+            else torch.randn(v.shape, generator=generator)
             if v.is_floating_point()
             else torch.randint(torch.iinfo(v.dtype).min, 127, v.shape, dtype=v.dtype, generator=generator)
             if v.dtype in _QUANTIZED
             else torch.zeros(v.shape, dtype=v.dtype)
-            for v in self.inputs
+            for i, v in enumerate(self.inputs)
         )
 
     @property
@@ -290,6 +296,7 @@ class NetworkBuilder:
         meta: every tensor as a value without data, with its shape and dtype.
         budget: what reading the file has cost so far.
         sources: tensors of the file that a number represents.
+        known, left_out: of `Network`; the first by the number of an input.
     """
 
     def __init__(self) -> None:
@@ -300,6 +307,8 @@ class NetworkBuilder:
         self.inputs: dict[int, str] = {}
         self.meta: dict[int, torch.Tensor] = {}
         self.sources: dict[int, list[FileValue]] = {}
+        self.known: dict[int, torch.Tensor] = {}
+        self.left_out: list[str] = []
 
     def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Return the number of a new input of the network."""
@@ -355,6 +364,8 @@ class NetworkBuilder:
         inputs = {n: self.meta[n] for n in self.inputs}
         network = Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
         network.sources.update(self.sources)
+        network.known = {i: self.known[n] for i, n in enumerate(inputs) if n in self.known}
+        network.left_out = tuple(self.left_out)
         return network
 
     def add(

@@ -84,9 +84,8 @@ def _note_sources(builder: OnnxBuilder, nodes: Sequence[Any]) -> None:
     """Note which tensors of the file the numbers of the network represent."""
     for i, node in enumerate(nodes):
         for k, name in enumerate(node.output):
-            if name and name not in builder.inexact and not _has_ties(builder, node, k):
-                twice = node.op_type == "QuantizeLinear" and node.input[0] in builder.inexact
-                builder.note_source(name, node.op_type, i, 0.5 if twice else 0.0)
+            if name and not _has_ties(builder, node, k):
+                builder.note_source(name, node.op_type, i)
 
 
 def _has_ties(builder: OnnxBuilder, node: Any, result: int) -> bool:
@@ -129,6 +128,8 @@ class _Walk:
             self.functions.read(node, body, self.read)
         else:
             self.builder.lower(node)
+        if kind == "Equal":
+            self.builder.equalities[node.outputs[0]] = node
 
     def _branch(self, node: OnnxNode) -> None:
         """Read the branch that a constant selects; otherwise compute both and select each result."""
@@ -136,7 +137,7 @@ class _Walk:
         names = ["then_branch", "else_branch"]
         if isinstance(condition, torch.Tensor):
             names = [names[not bool(condition)]]
-        found = []
+        found, refused = [], []
         for name in names:
             branch = node.attribute(name)
             if branch is None or len(branch.output) != len(node.outputs):
@@ -145,9 +146,18 @@ class _Walk:
             for initializer in branch.initializer:
                 builder.values[initializer.name] = builder.constant(initializer, initializer.name)
             builder.declare([*branch.value_info, *branch.output])
-            self.read(branch.node, [o.name for o in branch.output], node.opset)
-            found.append([builder.value(node, v.name) for v in branch.output])
+            try:
+                self.read(branch.node, [o.name for o in branch.output], node.opset)
+                found.append([builder.value(node, v.name) for v in branch.output])
+            except ModelError as error:  # one that does not fit these inputs never runs
+                refused.append((name, error))
             builder.values = outside  # names of a branch are unknown outside of it
+        if len(refused) == len(names):
+            raise refused[0][1]
+        for name, reason in refused:
+            builder.left_out.append(f"`{node.name}`: its {name} does not fit the inputs. {reason.what}")
+            if name == "else_branch":
+                builder.know(node.inputs[0])
         if len(found) == 1:
             builder.values.update(zip(node.outputs, found[0], strict=True))
             return
@@ -179,18 +189,25 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
     named: dict[str, int] = {}  # sizes by their name in the file, which several inputs may share
     for one in given:
         dimensions = one.type.tensor_type.shape.dim
-        batch = [1 if i == 0 else None for i in range(len(dimensions))]
-        sizes = zip(dimensions, shapes.get(one.name) or batch, strict=False)
-        named.update({d.dim_param: size for d, size in sizes if d.dim_param and size is not None})
+        given_sizes = zip(dimensions, shapes.get(one.name) or _batch(one), strict=False)
+        named.update({d.dim_param: size for d, size in given_sizes if d.dim_param and size is not None})
     for one in given:
-        builder.values[one.name] = builder.input(one.name, _sizes(one, shapes, named, path), _input_type(one, path))
+        sizes = _sizes(one, shapes, named, path)
+        own = zip(one.type.tensor_type.shape.dim, sizes, _batch(one), strict=True)
+        builder.has_open_sizes |= any(d.dim_value <= 0 and n != usual for d, n, usual in own)
+        builder.values[one.name] = builder.input(one.name, sizes, _input_type(one, path))
+
+
+def _batch(given: Any) -> list[int | None]:
+    """Return the usual size of each dimension of an input that a file leaves open: a batch of 1, and no other."""
+    return [1 if i == 0 else None for i in range(len(given.type.tensor_type.shape.dim))]
 
 
 def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], named: Mapping[str, int], path: Path) -> list[int]:
     """Return the shape of an input; the first size that a file leaves open is the batch size, 1."""
     dimensions = given.type.tensor_type.shape.dim
     declared = [d.dim_value if d.dim_value > 0 else None for d in dimensions]
-    usual = [named.get(d.dim_param, 1 if i == 0 else None) for i, d in enumerate(dimensions)]
+    usual = [named.get(d.dim_param, u) for d, u in zip(dimensions, _batch(given), strict=True)]
     known = [n if n is not None else u for n, u in zip(declared, usual, strict=True)]
     wanted: list[int | None] = list(shapes.get(given.name, ())) or known
     if len(wanted) != len(declared) or any(n not in (w, None) for n, w in zip(declared, wanted, strict=True)):

@@ -117,6 +117,12 @@ def _depth_to_space(node: OnnxNode) -> None:
 # ---------------------------------------------------------------- parts
 
 
+@lowering("Concat")
+def _joined(node: OnnxNode) -> None:
+    axis = node.axis()
+    node.emit(lambda *given: torch.cat(given, axis))
+
+
 @lowering("Split")
 def _split(node: OnnxNode) -> None:
     axis, parts = node.axis(), node.attribute("num_outputs")

@@ -277,11 +277,12 @@ class OnnxBuilder(NetworkBuilder):
         path: of the file, in whose folder its external data is.
         values: by name, a constant or the number of a tensor.
         quantized: results of QuantizeLinear, by name.
-        roundings: of floats that DequantizeLinear makes, by the number of their tensor.
         readers: nodes of the graph by the names that they read.
         missing: results that a node names and its lowering does not compute.
-        inexact: values that are rounded before the file rounds them.
+        equalities: nodes that compare for equality, by their result.
         declared: shape, with None for an open size, and element type of values, as the file states them.
+        has_open_sizes: True if the user gives sizes that the file leaves open: those that it states of its values may
+            be of other inputs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -289,21 +290,21 @@ class OnnxBuilder(NetworkBuilder):
         self.path = path
         self.values: dict[str, Operand] = {}
         self.quantized: dict[str, Integers] = {}
-        self.roundings: dict[int, Rounding] = {}
         self.readers: dict[str, list[OnnxNode]] = {}
         self.missing: dict[str, OnnxNode] = {}
-        self.inexact: set[str] = set()
+        self.equalities: dict[str, OnnxNode] = {}
         self.declared: dict[str, tuple[list[int | None] | None, int]] = {}
+        self.has_open_sizes = False
 
     def constant(self, given: Any, name: str) -> torch.Tensor:
         """Return a constant of the file, wherever it stands."""
         return constant_of(given, name, self.path, self.budget)
 
-    def note_source(self, name: str, kind: str, position: int, slack: float) -> None:
+    def note_source(self, name: str, kind: str, position: int) -> None:
         """Note the number of a value as a tensor of the file; see `FileValue`."""
         operator, sums = f"{kind}, node {position}", kind not in _SINGLE
         if (integers := self.quantized.get(name)) is not None:
-            source = FileValue(name, (name, integers.qparams.is_bytes), (), operator, slack, sums)
+            source = FileValue(name, (name, integers.qparams.is_bytes), (), operator, sums=sums)
             source = replace(source, rounds=integers.qparams.rounding)
             self.sources.setdefault(integers.number, []).append(source)
         elif isinstance(number := self.values.get(name), int):
@@ -372,6 +373,15 @@ class OnnxBuilder(NetworkBuilder):
             data = np.asarray(made)
             self.values[name] = torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
 
+    def know(self, condition: str) -> None:
+        """Note the value of an input, if a condition that is always true says that it equals a constant."""
+        if (node := self.equalities.get(condition)) is None:
+            return
+        for number, other in (node.operands(), node.operands()[::-1]):
+            if isinstance(number, int) and number in self.inputs and isinstance(other, torch.Tensor):
+                like = self.meta[number]
+                self.known[number] = other.to(like.dtype).expand(like.shape).clone()
+
     def lower(self, node: OnnxNode) -> None:
         """Append a node by its lowering, and compare its results with what the file states of them.
 
@@ -398,7 +408,8 @@ class OnnxBuilder(NetworkBuilder):
         made = value if isinstance(value, torch.Tensor) else self.meta[value]
         shape = tuple(made.shape)
         fits = sizes is None or (
-            len(sizes) == len(shape) and all(n in (None, m) for n, m in zip(sizes, shape, strict=True))
+            len(sizes) == len(shape)
+            and (self.has_open_sizes or all(n in (None, m) for n, m in zip(sizes, shape, strict=True)))
         )
         if not fits:
             raise ModelError(

@@ -321,36 +321,33 @@ def _gemm(node: OnnxNode) -> None:
 # ---------------------------------------------------------------- pooling
 
 
-def _sizes_of(node: OnnxNode, kernel: list[int]) -> tuple[list[int], list[int], list[tuple[int, int]], list[int]]:
-    """Return strides, dilations, pads and the size of the result of a pool."""
-    stride, dilation, pads = window(node, kernel)
-    sizes = []
-    for n, k, s, d, (a, b) in zip(node.meta(0).shape[2:], kernel, stride, dilation, pads, strict=True):
-        last = n + a + b - (k - 1) * d - 1
-        count = last // s + 1
-        if node.flag("ceil_mode") and last % s and count * s < n + a:  # the last window begins inside
-            count += 1
-        sizes.append(count)
-    return stride, dilation, pads, sizes
+def _count(n: int, pads: tuple[int, int], k: int, s: int, d: int, ceil: bool) -> int:
+    """Return the number of windows along an axis of n elements."""
+    last = n + sum(pads) - (k - 1) * d - 1
+    count = last // s + 1
+    return count + (ceil and last % s > 0 and count * s < n + pads[0])  # the last window begins inside
 
 
 @lowering("MaxPool", "AveragePool", "LpPool")
 def _pool(node: OnnxNode) -> None:
-    kernel = node.attribute("kernel_shape")
+    kernel, size, ceil = node.attribute("kernel_shape"), node.meta(0).shape[2:], node.flag("ceil_mode")
     axes = len(kernel)
     if axes > 3:
         raise node.error(f"pools {axes} axes", "at most three")
-    stride, dilation, pads, sizes = _sizes_of(node, kernel)
-    spans = zip(node.meta(0).shape[2:], kernel, stride, dilation, sizes, pads, strict=True)
+    stride, dilation, pads = window(node, kernel)
+    spans = list(zip(size, pads, kernel, stride, dilation, strict=True))
+    counts = [_count(*span, ceil) for span in spans]
     # Extents of the windows beyond the operand: explicit pads need no rounding mode.
-    ends = [(a, (m - 1) * s + (k - 1) * d + 1 - n - a) for n, k, s, d, m, (a, _) in spans]
-    plain = all(a <= k // 2 and a <= b < a + s for (a, b), k, s in zip(ends, kernel, stride, strict=True))
-    plain = plain and all(a == b for a, b in pads)
-    ceil = node.flag("ceil_mode")
+    ends = [(a, (m - 1) * s + (k - 1) * d + 1 - n - a) for m, (n, (a, _), k, s, d) in zip(counts, spans, strict=True)]
+    # PyTorch pads both ends alike; what is beyond the last window does not matter.
+    alike = [(n, (a, a), k, s, d) for n, (a, _), k, s, d in spans]
+    rounded = [up for up in (False, True) if counts == [_count(*span, up) for span in alike]]
+    if not all(0 <= 2 * a <= (k - 1) * d + 1 for _, (a, _), k, _, d in spans):
+        rounded = []
     given: dict[str, Any] = {"kernel_size": kernel, "stride": stride}
-    symmetric: dict[str, Any] = {"padding": [a for a, _ in pads], "ceil_mode": ceil}
+    whole: dict[str, Any] = {"padding": [a for a, _ in pads], "ceil_mode": rounded[0]} if rounded else {}
     if node.kind == "MaxPool":
-        _max_pool(node, given | {"dilation": dilation}, symmetric, ends, plain or all(a == b for a, b in ends))
+        _max_pool(node, given | {"dilation": dilation}, whole, ends)
         return
     if set(dilation) != {1}:
         raise node.error("is dilated", "an average of neighbours")
@@ -359,22 +356,21 @@ def _pool(node: OnnxNode) -> None:
         p, cells = node.attribute("p"), math.prod(kernel)
         node.emit(lambda x: (average(padded(x.abs() ** p, ends), **given) * cells) ** (1 / p))
         return
-    counts = node.flag("count_include_pad")
-    ones = torch.ones((1, 1, *node.meta(0).shape[2:]))
-    inside = padded(ones, pads, 1.0) if counts else ones
-    extents = [(0, b - after) for (_, b), (_, after) in zip(ends, pads, strict=True)] if counts else ends
+    include = node.flag("count_include_pad")
+    ones = torch.ones((1, 1, *size))
+    inside = padded(ones, pads, 1.0) if include else ones
+    extents = [(0, b - after) for (_, b), (_, after) in zip(ends, pads, strict=True)] if include else ends
     share = average(padded(inside, extents), **given)
-    if plain and not ceil:
-        node.emit(partial(average, **given, **symmetric, count_include_pad=counts))
+    if whole and (not include or (not whole["ceil_mode"] and all(a == b for a, b in pads))):
+        node.emit(partial(average, **given, **whole, count_include_pad=include))
     elif bool((share == 1).all()):
         node.emit(lambda x: average(padded(x, ends), **given))
     else:  # each mean is over the elements that count
         node.emit(lambda x, s: average(padded(x, ends), **given) / s, [node.operand(0), share])
 
 
-def _max_pool(
-    node: OnnxNode, given: dict[str, Any], symmetric: dict[str, Any], ends: list[tuple[int, int]], plain: bool
-) -> None:
+def _max_pool(node: OnnxNode, given: dict[str, Any], whole: dict[str, Any], ends: list[tuple[int, int]]) -> None:
+    """Append a pool, with the padding and rounding of PyTorch's that has the same windows, if there is one."""
     node.ignores("storage_order")
     axes, size = len(ends), list(node.meta(0).shape[2:])
     dtype = node.meta(0).dtype
@@ -393,7 +389,7 @@ def _max_pool(
     lowest = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
     def largest(x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = pool(x, **given, **symmetric) if plain else pool(padded(x, ends, lowest), **given)
+        made: torch.Tensor = pool(x, **given, **whole) if whole else pool(padded(x, ends, lowest), **given)
         return made
 
     node.emit(largest if dtype.is_floating_point else lambda x: largest(x.to(torch.float32)).to(dtype))

@@ -114,24 +114,7 @@ def _real(node: OnnxNode, i: int, scale: int, zero: int) -> int | torch.Tensor:
     else:
         assert isinstance(data, int)
         number = data
-    (real,) = node.builder.add(node.name, qparams.rounding.dequantize, [number], ())
-    node.builder.roundings[real] = qparams.rounding
-    return real
-
-
-@lowering("Concat")
-def _joined(node: OnnxNode) -> None:
-    """Join operands, which get the qparams of a QuantizeLinear that reads the result: rounding before is the same."""
-    axis, operands, builder = node.axis(), node.operands(), node.builder
-    readers = builder.readers.get(node.outputs[0], [])
-    if len(readers) == 1 and readers[0].kind == "QuantizeLinear" and readers[0].inputs[1] in builder.values:
-        qparams = _qparams(readers[0], 1, 2)
-        for i, operand in enumerate(operands):
-            own = None if isinstance(operand, torch.Tensor) else builder.roundings.get(operand)
-            if qparams is not None and own not in (None, qparams.rounding):
-                (operands[i],) = builder.add(node.name, qparams.rounding, [operand], ())
-                builder.inexact.add(node.outputs[0])
-    node.emit(lambda *given: torch.cat(given, axis), operands)
+    return node.builder.add(node.name, qparams.rounding.dequantize, [number], ())[0]
 
 
 def _real_constant(node: OnnxNode, integers: torch.Tensor, scale: int, zero: int) -> int | torch.Tensor:
@@ -245,7 +228,10 @@ def _real_weights(node: OnnxNode) -> int | torch.Tensor:
     return node.builder.dequantized(inner.name, shifted.to(torch.int8), scales.reshape(-1).double(), 0)
 
 
-@lowering("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear")
+@lowering(
+    *("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear"),
+    *(f"com.microsoft.{kind}" for kind in ("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat")),
+)
 def _dynamic(node: OnnxNode) -> None:
     raise node.error(
         "chooses scales from each input, and an NPU has fixed ones",

@@ -95,6 +95,9 @@ def _random_row(network: Network, runtime: OwnRuntime, seed: int) -> Row:
     """Return random inputs, the same in every run: whole ranges of integers, and floats of some sizes."""
     generator, row = torch.Generator().manual_seed(seed), []
     for i, value in enumerate(network.inputs):
+        if i in network.known:
+            row.append(network.known[i])
+            continue
         low, high = runtime.limits(i) or ((0.0, 1.0) if value.dtype is torch.bool else (-4.0, 4.0))
         if value.is_floating_point() and runtime.limits(i) is None:
             row.append(torch.randn(value.shape, generator=generator) * (1.0, 2.5)[seed % 2])
