@@ -51,7 +51,8 @@ def test_quantized_operators_of_several_parts_are_on_the_npu(tmp_path: Path):
         ("AveragePool", [], {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1], "count_include_pad": 1}),
         ("Slice", [i64(0, 1), i64(4, 3), i64(1, 2)], {}),
         ("DepthToSpace", [], {"blocksize": 2}),
-        ("Concat", [np.full((1, 1, 4, 8), 50, np.int8)], {"axis": 1}),
+        ("Pad", [i64(0, 0, 1, 0, 0, 0, 1, 0), np.array(0, np.int8)], {}),
+        ("Concat", [np.full((1, 1, 6, 8), 50, np.int8)], {"axis": 1}),
     ], 0.04))  # fmt: skip
     x = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(1))
     plain = onnxruntime.SessionOptions()  # its fused int8 kernels saturate sums of two products on some processors

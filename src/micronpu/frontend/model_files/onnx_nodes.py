@@ -238,7 +238,10 @@ class OnnxNode:
         if not self.has(i):
             return None
         value = self.operand(i)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor):  # the floats of stored integers are computed
+            maker = next((step for _, step in reversed(self.builder.steps) if value in step.results), None)
+            if maker is not None and not maker.reads:
+                return maker.computed(maker.operands_from({}))[maker.results.index(value)]
             raise self.error(
                 f"computes its operand {i} `{self.inputs[i]}` from the inputs, and it has to be a constant",
                 "a model whose shapes do not depend on data",
