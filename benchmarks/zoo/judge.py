@@ -42,7 +42,7 @@ def outputs(network: Network, rows: list[Any], call: Callable[..., Any], reset: 
 
 
 def float_outputs(network: Network, loaded: Loaded) -> Outputs:
-    """Of the module, or of LiteRT or onnxruntime where micronpu reads the file itself."""
+    """Of the module, or of LiteRT in float or onnxruntime where micronpu reads the file itself."""
     if loaded.model is None:
         return (_onnxruntime if network.path.suffix == ".onnx" else _litert)(network.path, loaded.test)
     initial = {k: v.clone() for k, v in loaded.model.named_buffers()}
@@ -70,7 +70,7 @@ def _onnxruntime(path: Path, rows: list[Row]) -> Outputs:
 def _litert(path: Path, rows: list[Row]) -> Outputs:
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(str(path), num_threads=1)
+    interpreter = Interpreter(model_content=in_float(path.read_bytes()), num_threads=1)
     interpreter.allocate_tensors()
     inputs, results = interpreter.get_input_details(), interpreter.get_output_details()
     out = []
@@ -80,6 +80,44 @@ def _litert(path: Path, rows: list[Row]) -> Outputs:
         interpreter.invoke()
         out.append([torch.from_numpy(interpreter.get_tensor(d["index"]).copy()) for d in results])
     return out
+
+
+def in_float(content: bytes) -> bytes:
+    """A .tflite file of float activations with its integer weights as the floats that they stand for.
+
+    LiteRT's kernels would quantize the activations of each call to int8, to multiply them with such weights.
+    """
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    kinds, floats = schema.TensorType, schema.TensorType.FLOAT32
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    every, read = [t for graph in model.subgraphs for t in graph.tensors], set[int]()
+    codes = [max(c.builtinCode, c.deprecatedBuiltinCode) for c in model.operatorCodes]
+    for graph in model.subgraphs:
+        makers = [o for o in graph.operators if codes[o.opcodeIndex] == schema.BuiltinOperator.DEQUANTIZE]
+        read |= {id(graph.tensors[i]) for o in makers for i in o.inputs}  # what these make of integers is float already
+    stored = {id(t) for t in every if model.buffers[t.buffer].data is not None}
+    is_float = all(t.type == floats for t in every if id(t) not in stored)
+    own = (t for t in every if t.type in (kinds.INT8, kinds.UINT8) and id(t) in stored - read)
+    weights = [t for t in own if is_float and t.quantization is not None and t.quantization.scale is not None]
+    if not weights:
+        return content
+    for t in weights:
+        q, data = t.quantization, np.asarray(model.buffers[t.buffer].data, np.uint8)
+        # Older converters wrote int8 as uint8, which has another zero point.
+        is_signed = t.type == kinds.INT8 or not np.any(q.zeroPoint)
+        shape = [1] * len(t.shape)
+        shape[q.quantizedDimension] = -1
+        scale, zero = (np.reshape(v, shape if np.size(v) > 1 else ()) for v in (q.scale, q.zeroPoint))
+        values = (data.view(np.int8) if is_signed else data).reshape(t.shape)
+        found = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+        model.buffers.append(schema.BufferT())
+        model.buffers[-1].data = np.frombuffer(found.tobytes(), np.uint8)
+        t.type, t.buffer, t.quantization = floats, len(model.buffers) - 1, None
+    builder = flatbuffers.Builder(len(content))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
 
 
 def decibels(reference: Outputs, got: Outputs) -> list[float | None]:

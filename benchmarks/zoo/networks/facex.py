@@ -1,7 +1,8 @@
 """Emotion of a face of 200 x 200: a MobileNetV2 of an old converter, whose int8 weights bear the type uint8.
 
-LiteRT's kernels read these weights as int8 and quantize activations as they go. Rows are faces found in the
-photographs, ten crops of each, in grey; other faces calibrate.
+LiteRT's kernels read these weights as int8 and quantize activations as they go, 23.7 dB from float and another emotion
+in 3 of 100 rows; float is therefore LiteRT with the same weights as floats. Rows are faces found in the photographs,
+ten crops of each, in grey; other faces calibrate.
 """
 
 from __future__ import annotations
