@@ -128,8 +128,8 @@ class FarValues:
             observer = module.get_submodule(str(node.target))
             if isinstance(observer, RangeObserver):
                 whole = observer.group if isinstance(observer, PartObserver) else observer
-                if whole.is_calibrated:  # an earlier quantization has kept its range
-                    continue
+                if whole.is_calibrated or (whole is not observer and observer.is_unseen):
+                    continue  # an earlier quantization has kept its range, or it sees what selects from these values
                 found = self._by_observer.setdefault(whole, _Range(whole))
                 found.observed.add(node)
                 observers[observer] = ranges[node] = found

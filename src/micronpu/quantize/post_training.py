@@ -19,7 +19,7 @@ from micronpu.frontend.facts import EXTREMES, PREPARED
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
 from micronpu.quantize.nodes import NodeValues, observer_of
-from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
+from micronpu.quantize.solver.groups import Observer, PartObserver, leave_selected, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.specs import KEY, QuantizationAnnotation
 from micronpu.upstream.torch import FakeTensor
@@ -46,6 +46,7 @@ def prepared(values: NodeValues) -> GraphModule:
     observers = observers_of(notes)
     observe_for_neighbours(values, observers)
     share_states(values, observers)
+    leave_selected(observers)
     inserter = _Inserter(model, values.nodes(observers))
     for value in notes:
         inserter.observe(values.node_of[value])

@@ -35,6 +35,7 @@ from micronpu.quantize.decompose import prepare_for_annotation
 from micronpu.quantize.identities import project_magnitudes
 from micronpu.quantize.nodes import NodeValues, annotate, reveal
 from micronpu.quantize.norms import leave_in_float, widen
+from micronpu.quantize.solver.groups import leave_selected
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.weights import equalize
 from micronpu.quantize.writer import check_rewrites
@@ -358,6 +359,8 @@ class StaticQuantizer:
             share_ranges(observers)
         places = values.places(observers)
         share_states(values, places)
+        if not self.is_qat:
+            leave_selected(places)
         observers.update(values.nodes(places))
         for module in model.modules():
             if isinstance(module, Recorder):

@@ -21,7 +21,7 @@ from micronpu.ir.types import DType
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.solver.groups import PartObserver, observers_of
+from micronpu.quantize.solver.groups import PartObserver, leave_selected, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.solver.requirements import known_rules, requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
@@ -449,6 +449,21 @@ def test_an_operand_with_another_reader_may_have_its_own_qparams() -> None:
     assert not part.is_fine  # half as large: a requantize would cost more than the bit
     whole(torch.tensor([0.0, 64.0]))
     assert part.is_fine and float(part.calculate_qparams()[0]) == pytest.approx(1 / 255)
+
+
+@pytest.mark.parametrize("other", [None, "x", "moved"])
+def test_a_maximum_is_observed_instead_of_what_it_selects_from(other: str | None) -> None:
+    table = Table()
+    of = {"x": table.op("x", table.input("in"))}
+    of["moved"] = table.op("moved", of["x"], rule=MOVE, moves=True)
+    largest = table.op("largest", of["moved"], rule=MOVE, picks=True)
+    values = table.end(*[table.op("other", of[other])] if other else [], table.op("y", largest))
+    observers = observers_of(requirements(values, lambda value: CLIPPED, WIDE))
+    leave_selected(observers)
+    unseen = [v.name for v in values.all if isinstance(o := observers.get(v), PartObserver) and not o.learners()]
+    assert unseen == {None: ["x", "moved"], "x": ["moved"], "moved": []}[other]
+    group = observers[largest]
+    assert all(observers[v].group is group for v in values.all if v.name in unseen)
 
 
 def test_the_smaller_of_two_may_saturate() -> None:

@@ -152,6 +152,11 @@ class PartObserver(RangeObserver):
         self.min_val, self.max_val = self.own.min_val, self.own.max_val
 
     @property
+    def is_unseen(self) -> bool:
+        """True if the group's observer has seen all that is read of the values, see `leave_selected`."""
+        return self.own is self.group
+
+    @property
     def is_fine(self) -> bool:
         """True if its own scale is at least `FINER_OPERAND` times smaller than the group's."""
         if self.own.is_empty or self.group.is_empty or (self.parts and not any(p.is_fine for p in self.parts)):
@@ -160,6 +165,33 @@ class PartObserver(RangeObserver):
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         return (self.own if self.is_fine else self.group).calculate_qparams()
+
+
+def leave_selected(observers: Observers) -> None:
+    """Let the observer of a group see what operators select, not the values that they alone select from, in place.
+
+        y = max_pool(x), and x is not read elsewhere    max_pool(round(x)) = round(max_pool(x)): y decides
+
+    Most values of x are no window's largest. They would hide how much clipping of the largest ones costs.
+    """
+    values = {place if isinstance(place, Value) else place[0] for place in observers}
+    for value in sorted(values, key=lambda value: -value.index):
+        places = [place for place in (value, *((value, r) for r in value.readers)) if place in observers]
+        group, *others = dict.fromkeys(observers[place] for place in places)
+        if others or type(group) in (PartObserver, FixedObserver, FinerObserver) or is_average(group):
+            continue
+        if value.readers and all(_is_seen(reader, group, observers) for reader in value.readers):
+            assert isinstance(group, RangeObserver)
+            part = PartObserver(group, group, fed=())
+            part.within = group.within
+            observers.update(dict.fromkeys(places, part))
+
+
+def _is_seen(reader: Value, group: Observer, observers: Observers) -> bool:
+    """Return True if the observer sees what a reader picks, or what is picked of a result that the reader moves."""
+    observer = observers.get(reader)
+    is_unseen = isinstance(observer, PartObserver) and observer.is_unseen and observer.group is group
+    return (is_unseen and (reader.moves or reader.picks)) or (reader.picks and observer is group)
 
 
 def concat_places(notes: Mapping[Any, QuantizationAnnotation]) -> set[Any]:

@@ -41,6 +41,7 @@ class Value:
         fuses: True if the operator can compute a clamp behind it.
         is_fusible: True for a clamp that other operators can compute.
         moves: True if the operator only moves or selects elements.
+        picks: True if it selects elements of its only float operand by their size.
         is_clamp: True for a clamp.
         clamps_to: its ends, which may be infinite.
         reads_within: ends beyond which an operand of a clamp, or of a function with one behind its operand, counts as
@@ -86,6 +87,7 @@ class Value:
     fuses: bool = False
     is_fusible: bool = False
     moves: bool = False
+    picks: bool = False
     is_clamp: bool = False
     clamps_to: tuple[float, float] = (-math.inf, math.inf)
     reads_within: tuple[float, float] = (-math.inf, math.inf)
