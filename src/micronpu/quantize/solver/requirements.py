@@ -231,7 +231,7 @@ class _Requirements:
     def _same(self, operand: Value, value: Value, activation: QuantizationSpec, inputs: dict[Any, Spec]) -> Spec:
         """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
         before = self._dtype(operand)
-        if before is not None and (before is activation.dtype or _selects(value)):
+        if before is not None and (before is activation.dtype or (value.rule is not None and value.rule.selects)):
             inputs[operand] = SharedQuantizationSpec(operand)
             return SharedQuantizationSpec(operand)
         inputs[operand] = activation
@@ -315,12 +315,6 @@ class _Requirements:
                     note.output_qspec = config.symmetric_activation
                 return
             value = spec.edge_or_node
-
-
-def _selects(value: Value) -> bool:
-    """Return True if an operator only moves or selects elements of its only operand, as a maximum over windows."""
-    rule = value.rule
-    return rule is not None and rule.output is OutputQuantization.SHARED and rule.new_values is NewValues.NONE
 
 
 def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
