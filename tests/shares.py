@@ -23,10 +23,11 @@ from typing import Any
 
 import pytest
 
+from tests.layers import ROOT
+
 PARTS = 4
 """Shares of a sweep that does not say how many it has."""
 ALL = "all"
-ROOT = Path(__file__).parents[1]
 
 
 def rows(text: str) -> str:

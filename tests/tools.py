@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.layers import SOURCE
 
 PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
@@ -63,15 +66,24 @@ def need(*tools: str) -> None:
         pytest.skip(f"{', '.join(missing)} cannot be used: apt-get install {packages}")
 
 
+@functools.cache
+def packages_that_look_for_programs() -> set[str]:
+    """Return the names of the packages of micronpu that do."""
+    files = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    return {path.relative_to(SOURCE).parts[0] for path, text in files.items() if "shutil.which" in text}
+
+
 def may_lack(command: Sequence[str]) -> bool:
     """Return True for a program that a bare machine lacks, and for Python, make or a shell, which may start one.
 
-    Workers of the package, isolated Pythons, start none.
+    Python may not in a worker, which is isolated, nor where its code or module names no package that looks for one.
     """
     name = Path(command[0]).name
-    if name.startswith(("python", "micronpu")):
-        return "-I" not in command
-    return name.startswith(_PREFIXES) or name in {"sh", "bash", "env", "make"}
+    if name.startswith("python"):
+        is_seen = "-c" in command or any(word.startswith("micronpu.") for word in command)
+        words = re.findall(r"\w+", " ".join(command)) if is_seen else packages_that_look_for_programs()
+        return "-I" not in command and not packages_that_look_for_programs().isdisjoint(words)
+    return name.startswith(("micronpu", *_PREFIXES)) or name in {"sh", "bash", "env", "make"}
 
 
 def watch(found: Callable[[], None]) -> None:

@@ -93,7 +93,10 @@ def test_a_test_compiles_with_int8_whatever_was_imported_before() -> None:
     [
         (lambda: shutil.which("qemu-system-arm"), True),
         (lambda: shutil.which("c++"), False),
-        (lambda: subprocess.run([sys.executable, "-c", ""], check=True), True),
+        (lambda: subprocess.run([sys.executable, "-c", ""], check=True), False),
+        (lambda: subprocess.run([sys.executable, "-c", "import micronpu.cli"], check=True), True),
+        (lambda: subprocess.run([sys.executable, "-m", "micronpu.cli", "--version"], check=True), True),
+        (lambda: subprocess.run([sys.executable, "nowhere.py"], check=False), True),
         (lambda: subprocess.run([sys.executable, "-I", "-c", ""], check=True), False),
         (lambda: subprocess.run("true", shell=True, check=True), True),
         (lambda: subprocess.Popen(stdout=None, args=[Path("nowhere/arm-none-eabi-gcc")]), True),
