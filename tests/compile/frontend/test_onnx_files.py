@@ -89,6 +89,8 @@ def test_sizes_of_one_name_are_equal():
     data = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     read = read_onnx(data, Path("net.onnx"), {"x": (3, 5)})
     assert [tuple(x.shape) for x in read.examples()] == [(3, 5), (2, 3, 5)] and read.input_names == ("x", "state")
+    with pytest.raises(ModelError, match=r"command line net.onnx:x=1x64,state=2x1x64\.$"):  # all that a user gives
+        read_onnx(data, Path("net.onnx"))
 
 
 def test_paddle_writes_open_sizes_as_minus_one():

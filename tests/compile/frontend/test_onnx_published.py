@@ -133,6 +133,8 @@ def test_a_branch_that_does_not_fit_the_inputs_is_left_out(tmp_path: Path):
     assert not NOT_COMPARED.of(read.module) and read.examples[1] == 16000
     x = torch.randn(1, 16)
     torch.testing.assert_close(read.module(x, torch.tensor(16000)), x.reshape(2, 8) @ torch.from_numpy(f(8, 4)))
+    with pytest.raises(ModelError, match=r"on the command line net.onnx:x=1x64\.$"):
+        micronpu.read_model(path, {"rate": ()})
     with pytest.raises(ModelError, match="does not fit"):
         micronpu.read_model(path, {"x": (1, 17), "rate": ()})
 

@@ -191,8 +191,10 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
         dimensions = one.type.tensor_type.shape.dim
         given_sizes = zip(dimensions, shapes.get(one.name) or _batch(one), strict=False)
         named.update({d.dim_param: size for d, size in given_sizes if d.dim_param and size is not None})
+    known = {one.name: _known(one, shapes, named) for one in given}
+    is_open = [one.name for one in given if None in _known(one, {}, {})]
     for one in given:
-        sizes = _sizes(one, shapes, named, path)
+        sizes = _sizes(one, known, is_open, path)
         own = zip(one.type.tensor_type.shape.dim, sizes, _batch(one), strict=True)
         builder.has_open_sizes |= any(d.dim_value <= 0 and n != usual for d, n, usual in own)
         builder.values[one.name] = builder.input(one.name, sizes, _input_type(one, path))
@@ -203,26 +205,31 @@ def _batch(given: Any) -> list[int | None]:
     return [1 if i == 0 else None for i in range(len(given.type.tensor_type.shape.dim))]
 
 
-def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], named: Mapping[str, int], path: Path) -> list[int]:
-    """Return the shape of an input; the first size that a file leaves open is the batch size, 1."""
+def _known(given: Any, shapes: Mapping[str, Sequence[int]], named: Mapping[str, int]) -> list[int | None]:
+    """Return the shape of an input, None for unknown sizes; the first size that a file leaves open is the batch, 1."""
     dimensions = given.type.tensor_type.shape.dim
-    declared = [d.dim_value if d.dim_value > 0 else None for d in dimensions]
     usual = [named.get(d.dim_param, u) for d, u in zip(dimensions, _batch(given), strict=True)]
-    known = [n if n is not None else u for n, u in zip(declared, usual, strict=True)]
-    wanted: list[int | None] = list(shapes.get(given.name, ())) or known
+    known = [d.dim_value if d.dim_value > 0 else u for d, u in zip(dimensions, usual, strict=True)]
+    return list(shapes.get(given.name, ())) or known
+
+
+def _sizes(given: Any, known: Mapping[str, Sequence[int | None]], is_open: Sequence[str], path: Path) -> list[int]:
+    """Return the shape of an input, from the known sizes of all; ``is_open``: the inputs whose sizes a user gives."""
+    dimensions, wanted = given.type.tensor_type.shape.dim, known[given.name]
+    declared = [d.dim_value if d.dim_value > 0 else None for d in dimensions]
     if len(wanted) != len(declared) or any(n not in (w, None) for n, w in zip(declared, wanted, strict=True)):
         raise ModelError(
-            f"The input `{given.name}` of {path} cannot have the shape {wanted}; it is {declared} there.",
+            f"The input `{given.name}` of {path} cannot have the shape {list(wanted)}; it is {declared} there.",
             hint="sizes where the file has None",
         )
     for dimension, size, declares in zip(count(), wanted, dimensions):
         if size is None:
             name = f" ({declares.dim_param})" if declares.dim_param else ""
-            example = "x".join(str(n or 64) for n in wanted)
+            examples = (f"{other}={'x'.join(str(n or 64) for n in known[other])}" for other in is_open)
             raise ModelError(
                 f"Dimension {dimension} of the input `{given.name}` of {path} is open{name}, and a program has fixed "
                 "sizes.",
-                hint=f"example inputs of the right shape; on the command line {path.name}:{given.name}={example}",
+                hint=f"example inputs of the right shape; on the command line {path.name}:{','.join(examples)}",
             )
     return [n for n in wanted if n is not None]
 
