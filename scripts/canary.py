@@ -108,7 +108,7 @@ def _doctor(python: Path) -> list[str]:
 
 def _test(python: Path, report: Path, tests: Iterable[str]) -> dict[str, list[str]]:
     report.unlink(missing_ok=True)
-    command = [str(python), "-m", "pytest", "-q", "-m", "not slow", f"--junit-xml={report}", *tests]
+    command = [str(python), "-m", "pytest", "-q", "-m", "not slow", "--rows", "all", f"--junit-xml={report}", *tests]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if not report.exists():
         return {ELSEWHERE: ["pytest itself, which wrote no report"]}
