@@ -60,7 +60,7 @@ from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import functions_left, one_thread
 from micronpu.verify.changes import expected_changes
-from micronpu.verify.judge import ElementSources, compared, for_search, sources_of, with_others
+from micronpu.verify.judge import ElementSources, compared, cross_validated, for_search, judge, sources_of
 from micronpu.verify.sensitivity import Fidelity, Path, PrecisionPrice, Sensitivity, exported_name
 from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
@@ -136,14 +136,13 @@ def chosen(
             return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
         with clock.early("verify"):
-            every, judged = dict[str, list[list[Row]]](), dict[str, Trial]()
-            for name, trial in trials.items():
-                every[name], judged[name] = with_others(plain[name], trial)
-            search = Search(modules, sequences, judged, allowed, statistics)
-            first = search.rated(allowed.activations, plain, {}, results=_of(judged, every))
+            judged = {name: judge(plain[name], trial) for name, trial in trials.items()}
+            every, counting = ({n: getattr(j, part) for n, j in judged.items()} for part in ("plain", "trial"))
+            search = Search(modules, sequences, counting, allowed, statistics)
+            first = search.rated(allowed.activations, plain, {}, results=_of(counting, every))
             if first.serves and (first.fidelity.score >= at.CLOSE or not allowed.is_accurate):
                 return Chosen(plain, results=every)
-            picked = {name: for_search(trial, judged[name], every[name]) for name, trial in trials.items()}
+            picked = {name: for_search(trial, judged[name]) for name, trial in trials.items()}
             of_search = {name: trial for name, (trial, _) in picked.items()}
             search = Search(modules, sequences, of_search, allowed, statistics)
             known = {name: results for name, (_, results) in picked.items()}
@@ -257,6 +256,8 @@ class Search:
         """
         if results is None:
             results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
+        plain, alone = results, {name: replace(trial, others=None) for name, trial in self.trials.items()}
+        results = {name: cross_validated(module, alone[name], list(plain[name])) for name, module in modules.items()}
         fidelity, losses = self.fidelity_of(self.trials, results), list[float]()
         alike, differs, has_decisions = True, False, True
         for name, trial in self.trials.items():
@@ -282,7 +283,7 @@ class Search:
             decides = agreement == 1.0 or (agreement is None and metric is not None) or own.score >= at.NEAR
             alike = alike and decides and not self.allowed.is_accurate and own.score >= at.FAR
         alike = alike and fidelity.score < at.NEAR
-        made = Tried(activations, modules, settings, fidelity, lost=max(losses, default=0.0), results=results)
+        made = Tried(activations, modules, settings, fidelity, lost=max(losses, default=0.0), results=plain)
         return replace(made, decides_alike=alike, decides_otherwise=differs, has_decisions=has_decisions)
 
     @staticmethod

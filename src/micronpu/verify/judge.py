@@ -3,9 +3,9 @@
 A few samples or recordings often have most of the noise, so that the figure depends on which ones are held out.  Those
 that calibrated count too, unless the held-out ones are noisier than these by more than chance.
 
-The report, its warnings and budgets use this measurement; precisions are chosen on the held-out samples alone.  The
-quantized module runs in torch on all samples, or on whole recordings of a model with states; a few of them verify that
-the program computes the same, see `micronpu.verify.program`.
+The report, its warnings and budgets use this measurement, and so does the search for precision, without the rounding
+of programs that it does not run.  The quantized module runs in torch on all samples, or on whole recordings of a model
+with states; a few of them verify that the program computes the same, see `micronpu.verify.program`.
 
 The ratio of an output is dominated by its large values.  If an output is a concatenation, or has channels, elements
 that are far smaller than others (boxes beside scores, or channels in different units) are evaluated separately.
@@ -55,8 +55,9 @@ class JudgedResults:
 
     Attributes:
         trial: these samples, the held-out ones first.
-        plain: results of the module for each call of each recording, as floats if the float model returns floats.
-        results: the same with the ranges of other samples where these calibrated, see `left_out`.
+        plain: results of the module for each call of each recording, as floats if the float model returns floats; of
+            those that do not count, too.
+        results: the same of those that count, with the ranges of other samples where these calibrated, see `left_out`.
         sources: of the elements of each output, see `sources_of`.
     """
 
@@ -134,13 +135,29 @@ def judge(
         integer_io: meaning of the module's integer inputs and outputs, or None.
         known: the module's results, if it has been run, as of `with_others`.
     """
-    plain = _run(module, trial, integer_io, known)
+    if integer_io is not None:
+        given = [[integer_io.quantize(row) for row in recording] for recording in trial.with_others]
+        plain = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
+    else:
+        plain = list(map(list, known or ()))
+        plain += run_recordings(module, trial.with_others[len(plain) :])
+    results = cross_validated(module, trial, plain, integer_io)
+    judged = _counting(trial, results)
+    return JudgedResults(judged, plain, results[: len(judged.recordings)], sources_of(module))
+
+
+def cross_validated(
+    module: GraphModule, trial: Trial, plain: list[list[Row]], integer_io: IntegerIO | None = None
+) -> list[list[Row]]:
+    """Return results that judge a module: those of `left_out`, except for a sample that alone would decide.
+
+    Args:
+        plain: the module's results for all samples of the trial.
+    """
     results = left_out(module, trial, integer_io, plain)
     if trial.exact and (one := _decides_alone(trial, plain, results)) is not None:
         results[one] = plain[one]
-    judged = _counting(trial, results)
-    count = len(judged.recordings)
-    return JudgedResults(judged, plain[:count], results[:count], sources_of(module))
+    return results
 
 
 def _decides_alone(trial: Trial, plain: list[list[Row]], results: list[list[Row]]) -> int | None:
@@ -166,62 +183,48 @@ def _powers(results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) ->
     return np.reshape(powers, (len(exact), len(float_leaves(exact[0][0])), 2))
 
 
-def with_others(
-    module: GraphModule,
-    trial: Trial,
-    integer_io: IntegerIO | None = None,
-    known: Sequence[Sequence[Row]] | None = None,
-) -> tuple[list[list[Row]], Trial]:
-    """Run a quantized module on all samples of a trial.
-
-    Args:
-        module, trial, integer_io: of `judge`.
-        known: the module's results for the first recordings; None if it has not been run.
-
-    Returns:
-        The results for each recording of the trial and of `trial.others`; and the trial with those of its samples that
-        count: all, unless the held-out ones are noisier by more than chance.
-    """
-    found = _run(module, trial, integer_io, known)
-    return found, _counting(trial, found)
-
-
-def _run(
-    module: GraphModule, trial: Trial, integer_io: IntegerIO | None, known: Sequence[Sequence[Row]] | None
-) -> list[list[Row]]:
-    if integer_io is not None:
-        given = [[integer_io.quantize(row) for row in recording] for recording in trial.with_others]
-        return [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
-    found = list(map(list, known or ()))
-    return found + run_recordings(module, trial.with_others[len(found) :])
-
-
 def _counting(trial: Trial, results: Sequence[Sequence[Row]]) -> Trial:
     """Return the trial with the samples that count; `results` are for all."""
     others = trial.others if trial.exact else None
     if others is None or are_noisier(len(trial.recordings), results, exact := [*trial.exact, *others.exact]):
         return trial
-    calibrated = others.calibrated
-    return replace(trial, recordings=trial.with_others, exact=exact, others=None, calibrated=calibrated)
+    every = replace(trial, recordings=trial.with_others, exact=exact, others=None)
+    return replace(every, calibrated=_calls_of(trial), calibrating=others.calibrating)
 
 
-def for_search(trial: Trial, judged: Trial, results: list[list[Row]]) -> tuple[Trial, list[list[Row]]]:
+def _calls_of(trial: Trial) -> tuple[range, ...]:
+    """Return the calls of all recordings of a trial among those that calibrated; none of the held-out ones."""
+    known = trial.others.calibrated if trial.others is not None else ()
+    return (*(range(0) for _ in trial.recordings), *known) if known else ()
+
+
+def for_search(trial: Trial, judged: JudgedResults) -> tuple[Trial, list[list[Row]]]:
     """Return the samples that evaluate the programs of a search: the held-out ones, and if these are few, others too.
 
     Args:
-        judged: the samples that the report counts, the held-out ones first.
-        results: for these, and perhaps more.
+        judged: what the report counts, the held-out samples first.
+
+    Returns:
+        The samples, and the results of the judged module for them.
     """
-    first, count = len(trial.recordings), len(judged.recordings)
+    every, plain = judged.trial, judged.plain
+    first, count = len(trial.recordings), len(every.recordings)
     more = min(at.EVALUATED, count) - first
     if more <= 0 or trial.has_states:
-        return trial, results[:first]
+        return trial, plain[:first]
     picked = [*range(first), *(first + i * (count - first) // more for i in range(more))]
     rest = [i for i in range(count) if i not in picked]
     own, others = (
-        Trial(tuple(judged.recordings[i] for i in of), exact=[judged.exact[i] for i in of]) for of in (picked, rest)
+        Trial(
+            tuple(every.recordings[i] for i in of),
+            exact=[every.exact[i] for i in of],
+            calibrated=tuple(every.calibrated[i] for i in of) if every.calibrated else (),
+            calibrating=every.calibrating,
+        )
+        for of in (picked, rest)
     )
-    return replace(trial, recordings=own.recordings, exact=own.exact, others=others), [results[i] for i in picked]
+    found = replace(trial, recordings=own.recordings, exact=own.exact, others=others)
+    return replace(found, calibrated=own.calibrated, calibrating=own.calibrating), [plain[i] for i in picked]
 
 
 def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> bool:

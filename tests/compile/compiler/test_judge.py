@@ -12,13 +12,14 @@ from tests.compile.small import Small
 from torch import nn
 
 import micronpu
+from micronpu.compiler import precision
 from micronpu.frontend.exported import exported
 from micronpu.quantize.data import Trial
 from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
 from micronpu.verify import thresholds
 from micronpu.verify.changes import expected_changes
-from micronpu.verify.judge import ElementSources, for_search, judge, unequal_parts, with_others
+from micronpu.verify.judge import ElementSources, for_search, judge, unequal_parts
 from micronpu.verify.sensitivity import Fidelity
 from micronpu.verify.static_checks import of_data
 
@@ -446,14 +447,16 @@ def test_a_search_has_each_sample_once(held_out: int, evaluated: int) -> None:
     """Held-out samples come first, then others, evenly spread; expected changes count the rest of them, too."""
     module = torch.fx.symbolic_trace(nn.Identity())
     every = [[(torch.full((1, 2), float(i)),)] for i in range(30)]
-    others = Trial(tuple(every[held_out:]), exact=every[held_out:])
+    calls = tuple(range(i, i + 1) for i in range(30 - held_out))
+    others = Trial(tuple(every[held_out:]), exact=every[held_out:], calibrated=calls, calibrating=len(calls))
     trial = Trial(tuple(every[:held_out]), held_out=True, exact=every[:held_out], others=others)
-    results, judged = with_others(module, trial, known=every)
-    assert len(results) == len(judged.recordings) == 30 and judged.others is None
-    of_search, own = for_search(trial, judged, results)
+    judged = judge(module, trial, known=every)
+    assert len(judged.plain) == len(judged.trial.recordings) == 30 and judged.trial.others is None
+    of_search, own = for_search(trial, judged)
     numbers = [int(row[0, 0]) for ((row,),) in own]
     assert numbers[:held_out] == list(range(held_out)) and len(own) == len(of_search.recordings) == evaluated
-    rest = of_search.others
+    rest, seen = of_search.others, [calls.start if calls else None for calls in of_search.calibrated]
+    assert seen == ([None] * held_out + [i - held_out for i in numbers[held_out:]] if evaluated > held_out else [])
     assert rest is not None and numbers == [int(row[0, 0]) for ((row,),) in of_search.exact]
     assert sorted([*numbers, *(int(row[0, 0]) for ((row,),) in rest.exact)]) == list(range(30))
 
@@ -518,6 +521,29 @@ def test_a_sample_that_calibrated_is_clipped_as_other_data_are():
     error = sum(float((y - x).square().sum()) for x, y in zip(data, found, strict=True))
     signal = sum(float(x.square().sum()) for x in data)
     assert accuracy.sqnr < decibels(signal, error) - 1.0
+
+
+def test_the_search_believes_what_the_report_says(monkeypatch):
+    """Samples that calibrated count with the ranges of the others, in both."""
+    data = [torch.randn(1, 8, generator=generator(i)).clamp(-1, 1) for i in range(24)]
+    data[3], data[7], data[16] = 3.2 * data[3].abs(), -3.1 * data[7].abs(), 2.5 * data[16]
+    rated, believed = precision.Search.rated, []
+
+    def noted(*arguments, **options):
+        believed.append(rated(*arguments, **options))
+        return believed[-1]
+
+    monkeypatch.setattr(precision.Search, "rated", noted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Unflatten(1, (2, 4))).eval()  # no scores, which would be searched
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, quantization="auto")
+    accuracy, first = program.report.accuracy, believed[0]
+    assert accuracy.calibrated == 21 and first.fidelity.worst == pytest.approx(accuracy.sqnr, abs=0.2)
+    found = torch.cat([y for ((y,),) in first.results[""]]).flatten(1)
+    with torch.no_grad():
+        exact = torch.cat([model(x) for x in data]).flatten(1)
+    nearest = torch.cdist(found, exact).square().amin(1)
+    assert decibels(float(exact.square().sum()), float(nearest.sum())) > accuracy.sqnr + 1.0
 
 
 def test_leaving_out_changes_no_module():
