@@ -20,8 +20,6 @@ from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 TARGETS = ("ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048")
-PARTS = 5
-"""`make test` takes a fifth of the rows, another for every accelerator; the slow test takes all."""
 DOUBLE_ROUNDED = {"mul_shift_40"}
 """Rows where Vela asks for double rounding and TOSA for single, see docs/ethosu-simulator.md."""
 
@@ -47,14 +45,7 @@ def problems(rows: Sequence[Row], target: str) -> Iterator[str]:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
-def test_some_operators(target: str) -> None:
-    wrong = list(problems(ROWS[TARGETS.index(target) :: PARTS], target))
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_all_operators(target: str) -> None:
+def test_operators(target: str) -> None:
     wrong = list(problems(ROWS, target))
     assert not wrong, "\n".join(wrong)
 

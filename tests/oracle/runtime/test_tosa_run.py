@@ -22,7 +22,7 @@ from micronpu.targets.ethosu.legalize import to_tosa
 
 Array = np.ndarray[Any, Any]
 PARTS = 3
-"""`make test` takes a third of the rows of the operator tests; the slow test takes all."""
+"""Tests of the rows of the operator tests, of which commits run other ones."""
 
 
 def theirs(model: bytes, inputs: Sequence[Array]) -> list[Array] | None:
@@ -79,13 +79,9 @@ def _compare_cases(part: slice) -> None:
 
 
 @pytest.mark.sweep
-def test_some_operators_of_graphs() -> None:
-    _compare_cases(slice(None, None, PARTS))
-
-
-@pytest.mark.slow
-def test_all_operators_of_graphs() -> None:
-    _compare_cases(slice(None))
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operators_of_graphs(part: int) -> None:
+    _compare_cases(slice(part, None, PARTS))
 
 
 BIG = (1 << 31) - 1
