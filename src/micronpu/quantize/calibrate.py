@@ -168,8 +168,9 @@ def calibrated(
             progress(sum(map(len, sequences)))
     else:
         far = observe_calls(prepared, sequences, progress, knows_some=bool(known))
-        if statistics is not None and far.are_kept:
-            statistics.keep(keys)
+        if statistics is not None:
+            narrowed = far.narrowed  # ranges that the results of the whole network have decided
+            statistics.keep({observer: key for observer, key in keys.items() if observer not in narrowed})
         if entry is not None:
             entry.write(pack_observers(prepared))
     for module in prepared.values():

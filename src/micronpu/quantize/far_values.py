@@ -104,9 +104,10 @@ class FarValues:
         self._parts: dict[PartObserver, _Range] = {}
 
     @property
-    def are_kept(self) -> bool:
-        """True if `clamp` has narrowed no range."""
-        return all(found.ends is None for found in self._ranges.values())
+    def narrowed(self) -> set[RangeObserver]:
+        """The observers whose ranges `clamp` has narrowed."""
+        parts = {part.own: whole for part, whole in self._parts.items()}
+        return {o for o, found in (*self._by_observer.items(), *parts.items()) if found.ends is not None}
 
     @contextlib.contextmanager
     def noted(self, module: GraphModule) -> Iterator[None]:

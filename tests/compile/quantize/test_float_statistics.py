@@ -16,6 +16,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.quantize import calibrate, far_values
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
+from micronpu.quantize.observing import HistogramObserver
 from micronpu.quantize.quantization import Quantization
 from micronpu.targets.registry import device_for
 
@@ -125,6 +126,18 @@ def test_far_values_that_are_kept_are_judged_once(monkeypatch: pytest.MonkeyPatc
         found.append((calls["calibrated"], calls["judged"] > 0))
         assert made(model, how, None) == quantized
     assert found == [(len(ROWS), True), (len(ROWS), False)]
+
+
+def test_only_ranges_that_far_values_narrow_are_learnt_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[HistogramObserver] = []
+    real = HistogramObserver.see
+    monkeypatch.setattr(HistogramObserver, "see", lambda self, x: (seen.append(self), real(self, x))[1])
+    statistics, model, learnt = FloatStatistics(), Far(), []
+    for number in (0, 1):
+        seen.clear()
+        made(model, HOW[number], statistics)
+        learnt.append(len(set(seen)))
+    assert 0 < learnt[1] < learnt[0] / 2
 
 
 def test_another_network_has_other_statistics() -> None:
