@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -147,10 +148,9 @@ class FarValues:
             calls: repeats the calibration with a function that runs a module, and yields the results of each call.
         """
         ranges = {place: found for place, found in self._ranges.items() if found.limit}
+        runs: dict[GraphModule, Run] = {}
 
         def results(show: Callable[..., torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-            runs: dict[GraphModule, Run] = {}
-
             def shown(node: Node, value: Any, _: object) -> Any:
                 return show(ranges[node], node.args[0], value) if node in ranges else value
 
@@ -170,18 +170,35 @@ class FarValues:
             wanted.append(found)
             if not any(r.has_gap(max(-r.low, r.high)) for r in ranges.values()):
                 return
-        every = list(dict.fromkeys(ranges.values()))
-        for candidate in every[:MOST_FAR]:
-            for ends in candidate.trials():
-                candidate.ends = ends
-                if all(map(_are_same, results(_Range.clamp), wanted)):
-                    break
-            else:
-                candidate.ends = None
+
+        def same(count: int) -> int:
+            """Return how many of the first calls have the same results, up to one that has not."""
+            pairs = zip(wanted[:count], results(_Range.clamp), strict=False)
+            return sum(1 for _ in itertools.takewhile(lambda pair: _are_same(pair[1], pair[0]), pairs))
+
+        every, count = list(dict.fromkeys(ranges.values())), 1
+        while True:  # few calls decide on each range, and all calls on the ranges together
+            _narrow(every[:MOST_FAR], same, count)
+            if count == len(wanted) or (agreeing := same(len(wanted))) == len(wanted):
+                break
+            count = min(max(2 * count, agreeing + 1), len(wanted))
         for part, whole in self._parts.items():
             whole.settle(part.own)
         for one in every:
             one.settle(one.observer)
+
+
+def _narrow(ranges: Sequence[_Range], same: Callable[[int], int], count: int) -> None:
+    """Set the ends of each range in turn to the narrowest ones with which some first calls have the same results."""
+    for one in ranges:
+        one.ends = None
+    for one in ranges:
+        for ends in one.trials():
+            one.ends = ends
+            if same(count) == count:
+                break
+        else:
+            one.ends = None
 
 
 def _are_same(found: list[Any], wanted: list[Any]) -> bool:

@@ -277,8 +277,7 @@ class IsolatedProgram:
             except (EOFError, OSError, ValueError) as error:
                 how, printed = self._how_it_ended()
                 raise PayloadError(
-                    f"The process in which {self._name} ran {how}: the program is damaged, or made to do this."
-                    f"{printed}",
+                    f"{self._name} ran in a process that {how}: the program is damaged, or made to do this.{printed}",
                     hint="copy the file again, or compile the model again",
                 ) from error
             except BaseException:  # an interrupt: the pending response has no reader
@@ -295,7 +294,7 @@ class IsolatedProgram:
         except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
             how, printed = self._how_it_ended()
             raise RuntimeUnavailableError(
-                f"The process in which {self._name} is to run {how} before it read the program.{printed}",
+                f"{self._name} was to run in a process that {how} before it read the program.{printed}",
                 hint="`micronpu doctor`; or --not-isolated, RunOptions(isolated=False), for a program that you trust",
             ) from error
         _raise_error(answer)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.unit.quantize.test_deep_programs import calls
 from torch import nn
 
 import micronpu
@@ -50,6 +51,30 @@ class Deep(nn.Module):
         for i in range(self.count):
             x = self.blocks(x, i)
         return self.other(x)
+
+
+class Layers(nn.Module):
+    """A layer with weights in each block of one shape."""
+
+    def __init__(self, shape: str, count: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shape, self.layers = shape, nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+        for layer in self.layers:
+            nn.init.orthogonal_(layer.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = x
+        for layer in self.layers:
+            y = torch.tanh(layer(x))
+            if self.shape == "residual":
+                y = x * 0.7 + torch.relu(y) * 0.3
+            elif self.shape == "dense":
+                y = torch.cat([y[:, :2], x[:, 2:]], 1)
+            elif self.shape == "sums":
+                y = (before + y) * 0.5
+            before, x = x, y
+        return x
 
 
 class Sums(nn.Module):
@@ -161,6 +186,22 @@ def test_many_blocks(shape: str) -> None:
 @pytest.mark.parametrize("model", [Sums(), Logic(), Constants(), Ifs()], ids=lambda model: type(model).__name__)
 def test_values_that_others_share(model: nn.Module) -> None:
     assert len(compiled(model).buffer) > 1000
+
+
+LAYERS = ["chain", "residual", "dense", "sums"]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("shape", LAYERS)
+def test_work_grows_as_the_model(shape: str, imported: None) -> None:
+    small = calls(lambda: compiled(Layers(shape, 25)))
+    assert calls(lambda: compiled(Layers(shape, 100))) < 4.5 * small  # 16 where each block asks all others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", LAYERS)
+def test_thousands_of_blocks(shape: str) -> None:
+    assert len(compiled(Layers(shape, 2000)).buffer) > 1_000_000
 
 
 @pytest.mark.parametrize("depth", [2, 40])

@@ -93,6 +93,22 @@ def test_steps_of_a_litert_file_are_counted(tmp_path: Path) -> None:
     refused(tmp_path / "net.tflite", file.data([x], [y]), "the file has 20,002 operators and the steps")
 
 
+def test_branches_inside_of_branches(tmp_path: Path) -> None:
+    file, depth = FileWriter(), 1500
+    for level in range(depth):
+        for side in range(2) if level else (0,):
+            if level:
+                file.subgraph()
+            c, x, y = file.tensor((1,), "bool"), file.tensor((1, 4)), file.tensor((1, 4))
+            if side:
+                file.add("NEG", [x], [y])
+            else:
+                sides = {"thenSubgraphIndex": 2 * level + 1, "elseSubgraphIndex": 2 * level + 2}
+                file.add("IF", [c, c, x], [y], "IfOptions", **sides)
+            file.ends([c, x], [y])
+    refused(tmp_path / "net.tflite", file.data(), "is nested too deeply")
+
+
 def shared_tables(graphs: int, tensors: int) -> bytes:
     """A file whose lists name one table again and again."""
     build = flatbuffers.Builder(1024)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import micronpu
+from micronpu.frontend.run import Run
 from micronpu.quantize import far_values
 
 
@@ -67,6 +68,31 @@ def test_pads_of_methods_that_share_a_range() -> None:
 def test_values_without_gaps_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far_values, "Run", lambda *_: pytest.fail("calibration data run again"))
     assert accuracy(torch.relu, "ethos-u55-128") > 30
+
+
+def test_samples_run_once_for_all_ranges_with_far_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[float]()
+
+    class Counted(Run):
+        def run(self, *inputs: Any, behind: Any = None) -> Any:
+            runs.append(float(inputs[0].sum()))
+            return super().run(*inputs, behind=behind)
+
+    monkeypatch.setattr(far_values, "Run", Counted)
+    assert accuracy(lambda x: pooled(-3e3)(pooled(-2e3)(pooled(-1e3)(x) * 2) * 2), "ethos-u55-128") > 33
+    assert len(runs) == 2 * len(set(runs)) + 3
+
+
+class Weighted(nn.Module):
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x, torch.full((1, 4), -100.0)], 1)
+        return y.amax(1, keepdim=True) + y.amin(1, keepdim=True) * weight
+
+
+def test_far_values_that_the_first_sample_does_not_read_count() -> None:
+    rows = [(torch.rand(1, 4), torch.tensor([[float(i > 2)]])) for i in range(16)]
+    program = micronpu.compile(Weighted().eval(), rows[0], "ethos-u55-128", calibration=rows)
+    assert float((program.run(*rows[9]) - Weighted()(*rows[9])).abs().max()) < 1
 
 
 def test_infinite_bounds() -> None:

@@ -31,7 +31,7 @@ class LiteRtRuntime:
         RuntimeRefusalError: LiteRT does not load the file.
     """
 
-    title = "LiteRT's reference kernels"
+    title = "LiteRT"
 
     def __init__(self, file: LiteRtFile, data: bytes, keys: Sequence[Hashable]) -> None:
         self._file, self._data = file, data

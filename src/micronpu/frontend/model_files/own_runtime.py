@@ -40,7 +40,7 @@ class OwnRuntime(Protocol):
     All values are those of the module: floats of quantized tensors are scale * (integer - zero point).
 
     Attributes:
-        title: such as "LiteRT's reference kernels".
+        title: such as "LiteRT".
     """
 
     title: str
