@@ -85,7 +85,8 @@ class LogMel(nn.Module):
         self.floor = 10 ** (floor_db / 20)
         with torch.no_grad():
             self.transform.weight.copy_(_transform(window, size, directions)[:, None])
-            self.bands.weight.copy_(_shares(filters, directions)[:, :, None])
+            shares = filters.repeat(1, directions) * math.pi / 2 / directions  # the mean of abs(cos(x)) is 2 / pi
+            self.bands.weight.copy_(shares.float()[:, :, None])
         for parameter in self.parameters():
             parameter.requires_grad_(False)
 
@@ -118,8 +119,3 @@ def _filters(sample_rate: int, size: int, bands: int, hertz: tuple[float, float]
 
 def _mel(frequency: torch.Tensor) -> torch.Tensor:
     return 2595 * torch.log10(1 + frequency / 700)
-
-
-def _shares(filters: torch.Tensor, directions: int) -> torch.Tensor:
-    """Return the filters for the projections on all directions; the mean of a cosine's absolute value is 2 / pi."""
-    return (filters.repeat(1, directions) * math.pi / 2 / directions).float()

@@ -15,6 +15,7 @@ from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.movement import CASTS, COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
 from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.ops.recurrent import CELLS, RECURRENT
 from micronpu.ops.softmax import SOFTMAX
 
 COPY, WRITE = "copy.default", "copy_.default"
@@ -46,6 +47,14 @@ SIZES = {"linalg_vector_norm": 1, "std": 1, "var": 2}
 """Operators whose results are sizes of rows, up to a factor, or powers of them, with the exponent."""
 FIRST_MATRIX = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self", "addmm": "mat1", "baddbmm": "batch1"}
 """The first operand of a product of matrices, by operator."""
+
+
+def matrices_of(overload: str, given: Given) -> list[Any]:
+    """Return the weights [O, K] with whose columns an operator multiplies the last axis of its first operand."""
+    if overload in (*LINEAR, *CELLS):
+        return [given["weight" if overload in LINEAR else "w_ih"]]
+    directions = range((2 if given["bidirectional"] else 1) if overload in RECURRENT else 0)
+    return [given["params"][len(given["params"]) // given["num_layers"] // len(directions) * i] for i in directions]
 
 
 def name_of(overload: str) -> str:

@@ -217,7 +217,8 @@ def _rewritten(
     image = bytearray(memoryview(data)[:size])
     tables = program.vector(Program.EXECUTION_PLAN).tables()
     (plan,) = [table for table in tables if table.string(ExecutionPlan.NAME) == method]
-    append(image, plan.offset(ExecutionPlan.NON_CONST_BUFFER_SIZES), _numbers(memories), before=4)
+    sizes = struct.pack(f"<I{1 + len(memories)}q", 1 + len(memories), 0, *memories)  # the first is for constants
+    append(image, plan.offset(ExecutionPlan.NON_CONST_BUFFER_SIZES), sizes, before=4)
     for number, table in enumerate(plan.vector(ExecutionPlan.VALUES).tables()):
         body = table.table(EValue.VAL)
         if number in places and body is not None:
@@ -228,8 +229,3 @@ def _rewritten(
             append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
     image += bytes(-len(image) % 8)
     return with_flatbuffer(data, image, name)
-
-
-def _numbers(memories: Sequence[int]) -> bytes:
-    """Serialize a vector of 64-bit numbers; the first one is for constants."""
-    return struct.pack(f"<I{1 + len(memories)}q", 1 + len(memories), 0, *memories)

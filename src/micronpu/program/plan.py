@@ -229,11 +229,8 @@ def _plan(data: bytes, plan: flatbuffer.Table, payloads: list[bytes], stored: St
 
 def _specs(delegate: flatbuffer.Table) -> tuple[tuple[str, bytes], ...]:
     every = delegate.vector(BackendDelegate.COMPILE_SPECS).tables()
-    return tuple((spec.string(CompileSpec.KEY), _bytes(spec.vector(CompileSpec.VALUE))) for spec in every)
-
-
-def _bytes(vector: flatbuffer.Vector) -> bytes:
-    return bytes(vector.data[vector.start : vector.start + vector.length])
+    pairs = ((spec.string(CompileSpec.KEY), spec.vector(CompileSpec.VALUE)) for spec in every)
+    return tuple((key, bytes(value.data[value.start : value.start + value.length])) for key, value in pairs)
 
 
 @functools.cache  # programs have thousands of instructions, and a number is a byte

@@ -44,7 +44,7 @@ from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams, level_norms, name_lines, share_qparams
 from micronpu.quantize.solver.groups import PartObserver
-from micronpu.quantize.weights import correct
+from micronpu.quantize.weights import correct, write_first_layers
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import is_guard
 
@@ -298,6 +298,8 @@ def observed(
             calls = of_method(name, sequences)
             if settings is not None and settings.io is None:
                 mark_standardisation(module, calls, settings.default)
+                if not is_joint:
+                    write_first_layers(module, calls, settings)
             # Done before torch folds batch norms, since it writes into weights that other layers may share.
             write_out(module)
             if calls:

@@ -38,6 +38,12 @@ FEATURE_NOISE = 4.0
 # Mean over features from which it does not: the largest feature would hide the others [dB; weather data and riann
 # (19ef07aa, 930ba541)]
 FEATURE_ENOUGH = 40.0
+# Error of a first layer over that with factors of its features, from which it has them [ratio; resemblyzer 40 and 350]
+FEATURE_GAIN = 10.0
+MOST_EXPONENT = 16  # Largest exponent of two in such a factor [exponent; not measured]
+SECOND_PART = 128  # Factor of the second part of weights, whose integers reach 64 [ratio; calculated]
+MOST_ADDED_WORK = 0.05  # Maximum work of second parts [share of the network's MACs; 3 % in a speaker encoder]
+FEATURE_SAMPLES = 4096  # Maximum number of samples of features that are measured [samples; not measured]
 FEATURE_ROWS = 64  # Calibration samples whose range is measured [samples; not measured]
 # Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.softmax`) [value; not measured]
 INFINITE = 1e3

@@ -1,4 +1,4 @@
-"""Corrections of weights and biases: cross-layer equalization before annotation, the others after calibration.
+"""Corrections of weights and biases: equalization and second parts before annotation, the others after calibration.
 
 The latter need the operands of each layer: the float network's own values for some of the calibration samples.  Ranges
 are corrected by `micronpu.quantize.ranges`.
@@ -10,6 +10,12 @@ Cross-layer equalization (Nagel et al., 2019) gives the channels of two successi
 A ReLU commutes with a positive factor, so that the network computes the same. s = sqrt(range of the row / range of the
 column) makes both ranges equal, which helps qparams that all channels share: of weights with one scale per tensor, and
 of the activations between the two layers.
+
+An input of very unequal features, as powers of bands, has no layer before it, and is multiplied in float.  Weights of a
+small layer also get two parts in int16.  All factors are powers of two, so that the float program computes the same:
+
+    x -> layer(W)        x -> mul(s), in float -> layer(W / s)        s = sqrt(size of the column / size of the feature)
+    x -> layer(W)        x -> cat(x, x / 128) -> layer([W rounded, 128 (W - W rounded)])
 """
 
 from __future__ import annotations
@@ -23,20 +29,24 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.facts import IN_FLOAT
+from micronpu.frontend.program import arguments, is_float32, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
-from micronpu.ir.lowering import facts_of
+from micronpu.frontend.units import multiply_accumulates
+from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops import facts
 from micronpu.ops.convolution import CONVOLUTIONS_2D
+from micronpu.ops.facts import matrices_of
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize import thresholds as at
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
-from micronpu.quantize.config import Corrections
+from micronpu.quantize.config import Corrections, QuantizationConfig, QuantizationSettings
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
 from micronpu.quantize.running import Row, float_values
+from micronpu.quantize.writer import GraphWriter
 
 
 def correct(
@@ -423,3 +433,65 @@ def _multiply(model: GraphModule, node: Any, factor: torch.Tensor, axis: int) ->
         return
     shape = [-1 if i == axis else 1 for i in range(value.dim())]
     set_attribute(model, node, value.detach() * factor.reshape(shape).to(value.dtype))
+
+
+def write_first_layers(module: GraphModule, sequences: Sequence[Sequence[Row]], settings: QuantizationSettings) -> None:
+    """Equalize layers that alone read an input of unequal features in calibration data, in place; see above."""
+    rows = [row for sequence in sequences for row in sequence]
+    rows = rows[:: max(1, len(rows) // at.FEATURE_ROWS)][: at.FEATURE_ROWS]
+    for number, x in enumerate(module.graph.find_nodes(op="placeholder")[: len(rows[0]) if rows else 0]):
+        layer = next(iter(x.users), x)
+        name = overload_name(layer) if is_float32(x) and len(x.users) == 1 and layer.args[:1] == (x,) else ""
+        nodes = matrices_of(name, arguments(layer)) if name else []
+        matrices = [m.detach().double() for node in nodes if (m := attribute(module, node)) is not None]
+        config = settings.default
+        if not matrices or len(matrices) < len(nodes) or config is None or settings.of(layer) != config:
+            continue
+        samples = torch.cat([row[number].detach().double().flatten(0, -2) for row in rows])
+        samples = samples[:: -(-len(samples) // at.FEATURE_SAMPLES) or 1]  # [n, K]
+        factors = _factors(torch.cat(matrices), samples)
+        plain, scaled = (_loss(torch.cat(matrices), samples, f, config) for f in (torch.ones_like(factors), factors))
+        if plain > 10 ** (-at.FEATURE_ENOUGH / 10) and plain > at.FEATURE_GAIN * scaled:
+            _write_first(module, layer, dict(zip(nodes, matrices, strict=True)), factors, config)
+
+
+def _factors(weights: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+    """Return the factors of features that make these, and columns of weights, equally unequal."""
+    columns, sizes = weights.abs().amax(0), samples.square().mean(0).sqrt()
+    alive = (columns > at.DEAD_CHANNEL * columns.max()) & (sizes > at.DEAD_CHANNEL * sizes.max())
+    exponents = torch.where(alive, (columns / sizes).log2() / 2, math.inf)
+    # Halves are frequent, and must be rounded alike on all machines.
+    exponents = (exponents - exponents.min() + 0.49).floor().clamp(max=at.MOST_EXPONENT)
+    most = (columns * torch.exp2(-exponents) * alive).max()  # which a feature that was always 0 must not exceed
+    return torch.exp2(torch.where(alive, exponents, (columns / most).log2().ceil().clamp(0, at.MOST_EXPONENT)))
+
+
+def _loss(weights: torch.Tensor, samples: torch.Tensor, factors: torch.Tensor, config: QuantizationConfig) -> float:
+    """Return the mean over rows of weights of the noise by rounding them and the features, over the row's signal."""
+    weights, samples = weights / factors, samples * factors
+    signal = (samples @ weights.T).var(0, correction=0)
+    step = weights.abs().amax(1 if config.per_channel else (0, 1)) / (2 ** (config.weight_bits - 1) - 1)
+    own = float(samples.abs().max()) / (2**14 if config.activations == "int16" else 2**7)  # int16 has twice the range
+    noise = step.square() * samples.square().mean(0).sum() + own**2 * weights.square().sum(1)
+    return float((noise / 12 / signal)[signal > 0].clamp(max=1.0).mean())
+
+
+def _write_first(
+    module: GraphModule, layer: Node, known: dict[Any, torch.Tensor], factors: torch.Tensor, config: QuantizationConfig
+) -> None:
+    """Multiply features by factors in float and divide weights by them; in int16 write two parts if that is cheap."""
+    write, x = GraphWriter(module, layer, Capabilities(), {}), layer.args[0]
+    IN_FLOAT.say(made := write("mul.Tensor", x, write.constant(factors.float().numpy())), True)
+    work = math.prod(value_of(made).shape[:-1]) * sum(weight.numel() for weight in known.values())
+    is_cheap = work <= at.MOST_ADDED_WORK * multiply_accumulates(module)
+    has_parts = is_cheap and config.activations == "int16" and config.weight_bits == 8 and config.per_channel
+    if has_parts:
+        made = write("cat.default", [made, write("mul.Tensor", made, write.constant(1 / at.SECOND_PART))], -1)
+    new: dict[Any, Node] = {x: made}
+    for node, weight in known.items():
+        weight = weight / factors
+        step = weight.abs().amax(1, keepdim=True).clamp(min=at.WEIGHT_EPS) / 127
+        first = ((weight / step).round() * step).float().double() if has_parts else weight
+        parts = [first, at.SECOND_PART * (weight - first)][: 1 + has_parts]
+        new[node] = write.constant(torch.cat(parts, 1).float().numpy())
+    layer.args = torch.fx.map_arg(layer.args, lambda node: new.get(node, node))

@@ -81,7 +81,8 @@ def whole_network(module: GraphModule) -> WholeNetwork:
     graph = import_nodes(view, nodes, [sources[name] for name in names], distinct)
     run_passes(graph)
     outputs = tuple(f"output_{i}" for i in range(len(boundary.outputs)))
-    data = described(_read(to_litert(graph).data), names, outputs, [distinct.index(n) for n in boundary.outputs])
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(to_litert(graph).data))
+    data = described(model, names, outputs, [distinct.index(n) for n in boundary.outputs])
     return WholeNetwork(graph, tuple(names), outputs, data)
 
 
@@ -195,11 +196,6 @@ def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
             )
         found.append(integers)
     return found
-
-
-def _read(data: bytes) -> Any:
-    """Parse a model to LiteRT's object form."""
-    return schema.ModelT.InitFromObj(schema.Model.GetRootAs(data))
 
 
 def described(

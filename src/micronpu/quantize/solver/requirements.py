@@ -18,7 +18,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
-from micronpu.quantize.solver.values import Numbers, Value, Values
+from micronpu.quantize.solver.values import Value, Values
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import AVERAGE_MARGIN, SMALL_OPERAND
 
@@ -349,14 +349,10 @@ def own_rule_of(value: Value, rules: Rules) -> QuantizationRule | None:
         return value.rewrite_rule
     if value.form is Form.SUM and len(value.operands) == 2:
         others = [operand for operand in value.operands if rules[operand] != HIDDEN]
-        if len(others) < 2 and all(_is_mask_data(operand.numbers()) for operand in others):
+        stored = [operand.numbers() for operand in others]  # a mask has zeros, and numbers that mean minus infinity
+        if len(others) < 2 and all(n is not None and bool(((n == 0) | (n <= MASKED)).all()) for n in stored):
             return HIDDEN
     return None
-
-
-def _is_mask_data(data: Numbers | None) -> bool:
-    """Return True for the numbers of a stored mask: zeros, and numbers that mean minus infinity."""
-    return data is not None and bool(((data == 0) | (data <= MASKED)).all())
 
 
 def _common(values: Sequence[Value], rules: Rules) -> QuantizationRule | None:

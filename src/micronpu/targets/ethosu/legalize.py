@@ -293,7 +293,8 @@ def objection(node: Node, via: str, family: str) -> str:
         # computes the dependencies on their transfer.
         return f"{_WRONG}: the indices of its gather may be overwritten before they are read"
     if isinstance(op, (GatherRows, ScatterRows)):
-        return _too_many_rows(math.prod(node.inputs[op.operand_names.index("indices")].shape))
+        count, most = math.prod(node.inputs[op.operand_names.index("indices")].shape), _MOST_ROWS
+        return f"{_WRONG}: of {count:,} rows only {count % (most + 1):,} are moved" if count > most else ""
     if isinstance(op, ResizeNearest) and litert and not (op.align_corners or op.half_pixel_centers):
         before, after = node.inputs[0].shape[1:3], op.size
         if any(n % m for n, m in zip(after, before, strict=True)):
@@ -301,7 +302,3 @@ def objection(node: Node, via: str, family: str) -> str:
     if isinstance(op, Amin) and node.output.type.dtype is DType.INT16 and (litert or family != "u85"):
         return f"{_WRONG}: only one row is read"
     return ""
-
-
-def _too_many_rows(count: int) -> str:
-    return f"{_WRONG}: of {count:,} rows only {count % (_MOST_ROWS + 1):,} are moved" if count > _MOST_ROWS else ""
