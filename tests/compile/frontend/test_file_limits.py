@@ -15,7 +15,8 @@ from tests.oracle.frontend.litert_files import FileWriter
 
 import micronpu
 from micronpu import MicroNpuError
-from micronpu.frontend.model_files.budget import Budget, Cost
+from micronpu.base.errors import FileError
+from micronpu.frontend.model_files.budget import Budget, Cost, reading
 
 pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper
@@ -161,3 +162,11 @@ def test_the_work_is_counted_on_tensors_without_data() -> None:
 @pytest.mark.parametrize("case", ODD)
 def test_whatever_a_reader_trips_over_is_a_message(tmp_path: Path, case: str) -> None:
     refused(tmp_path / "net.onnx", ODD[case], "Node `|does not fit")
+
+
+def test_a_machine_without_temporary_files_is_not_the_fault_of_the_file():
+    with pytest.raises(
+        FileError, match=r"`Gemm` cannot be read: .*No usable temporary.* Try: room for temporary files"
+    ):
+        with reading("`Gemm`", "does not fit its operands"):
+            raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.upstream.torch import watched_calls
 
 
@@ -70,5 +70,8 @@ def reading(
         raise
     except RecursionError as error:
         raise ModelError(f"{place} is nested too deeply.", hint="fewer branches inside of branches") from error
+    except OSError as error:  # of the machine: torch wants a temporary folder
+        hint = "room for temporary files, or another folder for them in TMPDIR"
+        raise FileError(f"{place} cannot be read: {first_line(error)}.", hint=hint) from error
     except Exception as error:
         raise ModelError(f"{place} {what}: {first_line(error) or type(error).__name__}.", hint=hint) from error
