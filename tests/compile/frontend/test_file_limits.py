@@ -165,8 +165,8 @@ def test_whatever_a_reader_trips_over_is_a_message(tmp_path: Path, case: str) ->
 
 
 def test_a_machine_without_temporary_files_is_not_the_fault_of_the_file():
-    with pytest.raises(
-        FileError, match=r"`Gemm` cannot be read: .*No usable temporary.* Try: room for temporary files"
+    with (
+        pytest.raises(FileError, match=r"`Gemm` cannot be read: .*No usable temporary.* Try: room for temporary files"),
+        reading("`Gemm`", "does not fit its operands"),
     ):
-        with reading("`Gemm`", "does not fit its operands"):
-            raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
