@@ -23,6 +23,7 @@ from micronpu.frontend.tensors import KEY, State, States, add_constant, clean, s
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.observers import is_fixed, is_of_extremes
+from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
 
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
@@ -145,6 +146,8 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
                     if other.prepared is not None:
                         _exchange(other.prepared, outside, inside)
             else:
+                if isinstance(outside, RangeObserver):
+                    outside.within = RangeObserver.within  # what only clamps read outside, the step reads as a whole
                 _exchange(loop.prepared, inside, outside)
 
 

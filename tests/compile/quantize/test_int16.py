@@ -16,6 +16,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt
 import micronpu
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer, QuantizationConfig
+from micronpu.frontend.exported import graph_module
+from micronpu.frontend.facts import LOOPS_ALLOWED
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
@@ -23,6 +25,9 @@ from micronpu.ir import DType, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import wide_lookup
 from micronpu.neutron import NeutronQuantizer
 from micronpu.ops.tables.table import table_entries, wide_table_entries
+from micronpu.quantize.calibrate import calibrated, of_one
+from micronpu.quantize.loops import loops_of
+from micronpu.quantize.nodes import observer_of
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
 
@@ -561,3 +566,25 @@ def test_a_layer_norm_of_rows_of_very_different_size(via):
         real, eager, result = norm(x), program.quantized(x), program.run(x)
     losses = [10 * torch.log10(real.square().sum() / (y - real).square().sum()) for y in (eager, result)]
     assert losses[1] > losses[0] - 6 and losses[1] > 40
+
+
+def test_a_state_keeps_its_range_although_only_a_clamp_reads_it_outside_of_its_loop():
+    class Clamped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.layer = nn.LSTM(4, 8, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(x)[0].clamp(-0.01, 0.01)
+            return result
+
+    row = torch.randn(1, 150, 4, generator=torch.Generator().manual_seed(1))
+    module = graph_module(torch.export.export(Clamped().eval(), (row,)))
+    LOOPS_ALLOWED.say(module, True)
+    quantizer = EthosUQuantizer(SPEC, activations="int16")
+    prepared = calibrated({"": module}, of_one([[(row,)]]), {"": quantizer})[""]
+    ((_, loop),) = loops_of(prepared)
+    (state,) = loop.prepared.graph.find_nodes(op="placeholder")[1:2]
+    ranges = [float(o.max_val) for user in state.users if (o := observer_of(loop.prepared, user)) is not None]
+    assert min(ranges) > 0.1
