@@ -38,8 +38,10 @@ FEATURE_NOISE = 4.0
 # Mean over features from which it does not: the largest feature would hide the others [dB; weather data and riann
 # (19ef07aa, 930ba541)]
 FEATURE_ENOUGH = 40.0
+FEATURE_LOST = 20.0  # Predicted SQNR of a first layer below which it has them, too [dB; at 33 dB they gain 2 dB]
 # Error of a first layer over that with factors of its features, from which it has them [ratio; resemblyzer 40 and 350]
 FEATURE_GAIN = 10.0
+HALVES_DOWN = 0.49  # Number that is added before rounding down, so that halves are rounded down [exponent; calculated]
 MOST_EXPONENT = 16  # Largest exponent of two in such a factor [exponent; not measured]
 SECOND_PART = 128  # Factor of the second part of weights, whose integers reach 64 [ratio; calculated]
 MOST_ADDED_WORK = 0.05  # Maximum work of second parts [share of the network's MACs; 3 % in a speaker encoder]

@@ -444,14 +444,14 @@ def write_first_layers(module: GraphModule, sequences: Sequence[Sequence[Row]], 
         name = overload_name(layer) if is_float32(x) and len(x.users) == 1 and layer.args[:1] == (x,) else ""
         nodes = matrices_of(name, arguments(layer)) if name else []
         matrices = [m.detach().double() for node in nodes if (m := attribute(module, node)) is not None]
-        config = settings.default
-        if not matrices or len(matrices) < len(nodes) or config is None or settings.of(layer) != config:
+        config, is_whole = settings.default, len(matrices) == len(nodes) > 0 and x.meta["val"].numel() > 0
+        if not is_whole or config is None or settings.of(layer) != config:
             continue
-        samples = torch.cat([row[number].detach().double().flatten(0, -2) for row in rows])
-        samples = samples[:: -(-len(samples) // at.FEATURE_SAMPLES) or 1]  # [n, K]
+        samples = torch.cat([row[number].detach().double().reshape(-1, matrices[0].shape[1]) for row in rows])
+        samples = samples[:: -(-len(samples) // at.FEATURE_SAMPLES)]  # [n, K]
         factors = _factors(torch.cat(matrices), samples)
         plain, scaled = (_loss(torch.cat(matrices), samples, f, config) for f in (torch.ones_like(factors), factors))
-        if plain > 10 ** (-at.FEATURE_ENOUGH / 10) and plain > at.FEATURE_GAIN * scaled:
+        if plain > 10 ** (-at.FEATURE_LOST / 10) and plain > at.FEATURE_GAIN * scaled:
             _write_first(module, layer, dict(zip(nodes, matrices, strict=True)), factors, config)
 
 
@@ -461,7 +461,7 @@ def _factors(weights: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
     alive = (columns > at.DEAD_CHANNEL * columns.max()) & (sizes > at.DEAD_CHANNEL * sizes.max())
     exponents = torch.where(alive, (columns / sizes).log2() / 2, math.inf)
     # Halves are frequent, and must be rounded alike on all machines.
-    exponents = (exponents - exponents.min() + 0.49).floor().clamp(max=at.MOST_EXPONENT)
+    exponents = (exponents - exponents.min() + at.HALVES_DOWN).floor().clamp(max=at.MOST_EXPONENT)
     most = (columns * torch.exp2(-exponents) * alive).max()  # which a feature that was always 0 must not exceed
     return torch.exp2(torch.where(alive, exponents, (columns / most).log2().ceil().clamp(0, at.MOST_EXPONENT)))
 
@@ -471,7 +471,7 @@ def _loss(weights: torch.Tensor, samples: torch.Tensor, factors: torch.Tensor, c
     weights, samples = weights / factors, samples * factors
     signal = (samples @ weights.T).var(0, correction=0)
     step = weights.abs().amax(1 if config.per_channel else (0, 1)) / (2 ** (config.weight_bits - 1) - 1)
-    own = float(samples.abs().max()) / (2**14 if config.activations == "int16" else 2**7)  # int16 has twice the range
+    own = float(samples.abs().max()) / 128 / (128 if config.activations == "int16" else 1)  # of which int16 uses half
     noise = step.square() * samples.square().mean(0).sum() + own**2 * weights.square().sum(1)
     return float((noise / 12 / signal)[signal > 0].clamp(max=1.0).mean())
 
