@@ -3,8 +3,8 @@
 A few samples or recordings often have most of the noise, so that the figure depends on which ones are held out.  Those
 that calibrated count too, unless the held-out ones are noisier than these by more than chance.
 
-The report, its warnings and budgets use this measurement, and so does the search for precision, without the rounding
-of programs that it does not run.  The quantized module runs in torch on all samples, or on whole recordings of a model
+The report, its warnings and budgets use this measurement, as the search for precision does, without the rounding of
+programs that it does not run.  The quantized module runs in torch on all samples, or on whole recordings of a model
 with states; a few of them verify that the program computes the same, see `micronpu.verify.program`.
 
 The ratio of an output is dominated by its large values.  If an output is a concatenation, or has channels, elements

@@ -147,7 +147,7 @@ def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
 
 
 def _observe_exceeded(values: Values, groups: Groups) -> None:
-    """Let ranges of groups reach farther than calibration if other samples exceed them and all errors count alike."""
+    """Let ranges of groups extend beyond calibration if other samples exceed them and all errors count alike."""
     alike = dict[Value, bool]()
     sums = set[Value]()  # of many products: other samples exceed their extremes, for any inputs
     states = {state.old for state in values.states}  # their values of successive calls do not tell how far others reach
