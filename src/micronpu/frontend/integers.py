@@ -22,6 +22,7 @@ from micronpu.frontend.program import (
     float_behind,
     is_float32,
     origin_of,
+    place_behind,
     quantizes_of,
     value_of,
 )
@@ -314,9 +315,7 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         edges = set(map(Edge.of, quantizes))
         if len(quantizes) != len(clamp.users) or len(edges) != 1 or (edge := edges.pop()) is None:
             continue
-        with module.graph.inserting_before(clamp):
-            floats = add_dequantize(add_quantize(node, edge), edge)
-        clamp.replace_input_with(node, floats)
+        clamp.replace_input_with(node, _rounded(node, edge))
         changed = True
     if changed:
         module.recompile()
@@ -391,10 +390,8 @@ def _keep_behind(node: Node, quantized: Collection[Node]) -> None:
 
 
 def _rounded(value: Node, edge: Edge) -> Node:
-    with value.graph.inserting_after(value):
-        integers = add_quantize(value, edge)
-    with value.graph.inserting_after(integers):
-        return add_dequantize(integers, edge)
+    with value.graph.inserting_before(place_behind(value)):
+        return add_dequantize(add_quantize(value, edge), edge)
 
 
 def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:

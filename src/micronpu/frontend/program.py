@@ -160,6 +160,14 @@ def readers_of(integers: Node) -> set[Node]:
     return {r for user in integers.users for r in (user.users if is_dequantize(user) else (user,))}
 
 
+def place_behind(value: Node) -> Node:
+    """Return the first node behind a value that is not an input of the program: inputs come first."""
+    place = value.next
+    while place.op == "placeholder":
+        place = place.next
+    return place
+
+
 def add_quantize(x: Node, qparams: Sequence[Any]) -> Node:
     """Add a node that quantizes a value with a scale, a zero point, limits and a dtype, where the graph inserts."""
     return _conversion(torch.ops.quantized_decomposed.quantize_per_tensor.default, x, qparams, qparams[-1])

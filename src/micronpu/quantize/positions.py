@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
-from micronpu.frontend.program import arguments, is_random, overload_name
+from micronpu.frontend.program import arguments, is_random, overload_name, place_behind
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import add_constant, attribute, replace_each
 from micronpu.ir.lowering import Capabilities
@@ -27,7 +27,7 @@ from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
-from micronpu.quantize.writer import GraphWriter, place_behind, switchable
+from micronpu.quantize.writer import GraphWriter, switchable
 from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]

@@ -32,7 +32,7 @@ from micronpu.frontend.facts import (
     UNEVEN,
 )
 from micronpu.frontend.importer import NodeArguments
-from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
+from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of, place_behind
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
@@ -42,14 +42,6 @@ from micronpu.ops.facts import addends_of
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
 from micronpu.quantize.nodes import moves
-
-
-def place_behind(value: Node) -> Node:
-    """Return the first node behind a value that is not an input of the program: inputs come first."""
-    place = value.next
-    while place.op == "placeholder":
-        place = place.next
-    return place
 
 
 class GraphWriter(NodeArguments):

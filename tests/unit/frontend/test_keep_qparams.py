@@ -47,3 +47,17 @@ def test_movements_are_quantized_where_it_changes_nothing():
     assert Counter(made)[aten.pad.default] == Counter(made)[aten.sigmoid.default] == 1
     (alone,) = (node for node in module.graph.nodes if node.target is aten.sum.default)
     assert not is_dequantize(alone.args[0])
+
+
+class TwoInputs(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return rounded(x.permute(1, 0), 0.05) + rounded(y, 0.05)
+
+
+def test_inputs_stay_first():
+    inputs = torch.randn(3, 4), torch.randn(4, 3)
+    module = graph_module(export(TwoInputs().eval(), inputs))
+    expected = module(*inputs)
+    keep_qparams(module)
+    assert [node.op == "placeholder" for node in module.graph.nodes][:3] == [True, True, False]
+    torch.testing.assert_close(module(*inputs), expected, rtol=0, atol=0)
