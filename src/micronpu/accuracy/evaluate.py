@@ -361,11 +361,7 @@ def _labels(labels: Any, rows: int, metric: Metric, outputs: Array, names: tuple
 
 
 def checked_module(model: Any) -> Callable[..., Any]:
-    """Return the float model as a function.
-
-    Raises:
-        ModelError: it is not a model, in training mode, or without its weights.
-    """
+    """Return the float model as a function."""
     if isinstance(model, ExportedProgram):
         module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
         return module
@@ -432,9 +428,6 @@ def run_float(
 
     Args:
         begins: indices of the samples that start a sequence; empty for a model without states.
-
-    Raises:
-        ModelError: the model cannot compute a sample.
     """
     with torch.no_grad(), quiet(), begun_anew(module) as reset:
         try:

@@ -95,11 +95,7 @@ class NumericGap(NumericalComparatorBase):
 
 
 def _check_recorded(values: Iterable[Any]) -> None:
-    """Refuse the zeros that an Inspector without debug buffer has instead of values, which may be zeros, too.
-
-    Raises:
-        OptionError: no value is in the memory of a file.
-    """
+    """Refuse the zeros that an Inspector without debug buffer has instead of values, which may be zeros, too."""
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
     if tensors and all(tensor.untyped_storage().resizable() and not tensor.any() for tensor in tensors):
         raise OptionError(

@@ -404,11 +404,7 @@ class Subject:
 
 
 def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: str) -> tuple[torch.Tensor, ...]:
-    """Return the given example inputs, or the first of the data.
-
-    Raises:
-        ModelError: there is no data.
-    """
+    """Return the given example inputs, or the first of the data."""
     if data is None:
         raise ModelError(
             "There is no data to compare the quantized model with the float model on.",

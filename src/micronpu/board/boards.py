@@ -89,11 +89,7 @@ def _of_chip(chip: Chip) -> BoardSpec:
 
 
 def find_board(name: str) -> BoardSpec:
-    """Return the board of a name.
-
-    Raises:
-        OptionError: there is none; the message lists the known ones.
-    """
+    """Return the board of a name."""
     found = boards().get(name)
     if found is None:
         raise OptionError(f"There is no emulated board {name!r}.", hint=f"one of {', '.join(boards())}")

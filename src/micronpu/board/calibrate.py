@@ -173,9 +173,6 @@ def observed(chip: Chip, log: BoardLog, report: DelegationReport, clock_mhz: flo
 
     Args:
         clock_mhz: of the log's counter; None for the clock in the log, or else the core's clock.
-
-    Raises:
-        OptionError: the log belongs to another program, chip or clock, or has no measurement of a run.
     """
     _check_program(chip, log, report)
     npu = chip.npu

@@ -61,11 +61,7 @@ class MachineOptions:
 
 
 def check_limits(options: MachineOptions) -> None:
-    """Refuse invalid options.
-
-    Raises:
-        OptionError: the first invalid one.
-    """
+    """Refuse invalid options."""
     if options.npu:
         find_accelerator(options.npu)
     if options.fault and options.fault not in FAULTS:
@@ -323,9 +319,6 @@ def run_firmware(
         data: files that are in memory from the start, by address.
         dumps: (address, bytes) of memory that is read at the end.
         console, on_run: see `Machine`.
-
-    Raises:
-        MicroNpuError: the image does not fit the board, or it does not end in time.
     """
     options = options or MachineOptions()
     check_limits(options)
@@ -357,11 +350,7 @@ def run_firmware(
 
 
 def npus_of(spec: BoardSpec, name: str) -> list[str]:
-    """Return the accelerators of a board: the named one, or the default.
-
-    Raises:
-        OptionError: the board cannot have it.
-    """
+    """Return the accelerators of a board: the named one, or the default."""
     if not spec.npus:
         if name:
             raise OptionError(f"The board {spec.name} has no NPU.", hint="corstone300")

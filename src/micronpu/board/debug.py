@@ -54,9 +54,6 @@ class DebugServer:
 
         Args:
             seconds: time to wait for a connection; None for no limit.
-
-        Raises:
-            BoardError: there is no connection in time.
         """
         self._listener.settimeout(seconds)
         try:

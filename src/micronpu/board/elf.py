@@ -79,11 +79,7 @@ class Elf:
 
     @classmethod
     def read(cls, path: Path) -> Elf:
-        """Read an image.
-
-        Raises:
-            BoardError: it is no ELF file for a 32-bit Arm core.
-        """
+        """Read an image."""
         data = read_file(path, "The firmware")
         hint = "an image that arm-none-eabi-gcc or armclang has linked"
         if data[:4] != b"\x7fELF" or len(data) < _HEADER.size:
@@ -127,11 +123,7 @@ class Elf:
         return None
 
     def symbol(self, name: str) -> int:
-        """Return the address of a symbol.
-
-        Raises:
-            BoardError: there is none.
-        """
+        """Return the address of a symbol."""
         for found, value, _ in self._symbols():
             if found == name:
                 return value

@@ -102,9 +102,6 @@ def read_log(data: bytes, name: str) -> BoardLog:
 
     Args:
         name: name in messages.
-
-    Raises:
-        FileError: its format is unknown, it is damaged, or ends before the run did.
     """
     if len(data) > _LONGEST:
         raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
@@ -419,9 +416,6 @@ def write_measurement(path: Path, output: bytes, image: bytes, board: str, *, is
         output: the whole console.
         image: the firmware's ELF file.
         board: where it ran.
-
-    Raises:
-        FileError: it has printed no cycles, or the file cannot be written.
     """
     try:
         log = read_log(output, path.name)
@@ -461,9 +455,6 @@ def read_measurement(data: bytes, name: str) -> BoardLog:
 
     Args:
         name: name in messages.
-
-    Raises:
-        FileError: it is neither, has unknown keys, or numbers that no counter has.
     """
     if _FORMAT.search(data[:_HEAD_BYTES]) is None:
         return read_log(data, name)

@@ -313,22 +313,14 @@ class Machine:
     # -- memory and functions
 
     def read(self, address: int, size: int) -> bytes:
-        """Read memory of the board.
-
-        Raises:
-            BoardError: there is none.
-        """
+        """Read memory of the board."""
         try:
             return self.stub.read(address, size)
         except OSError as error:
             raise BoardError(f"The board has no {size:,} bytes of memory at {address:#x}.") from error
 
     def write(self, address: int, data: bytes) -> None:
-        """Write bytes into memory.
-
-        Raises:
-            BoardError: there is none.
-        """
+        """Write bytes into memory."""
         try:
             self.stub.write(address, data)
         except OSError as error:

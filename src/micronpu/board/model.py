@@ -72,11 +72,7 @@ class BoardModel:
         return find_accelerator(self.accelerator).family
 
     def pack(self, arrays: Sequence[Array]) -> bytes:
-        """Return the inputs as concatenated bytes for the board's memory.
-
-        Raises:
-            ModelError: wrong number, type or shape.
-        """
+        """Return the inputs as concatenated bytes for the board's memory."""
         if len(arrays) != len(self.inputs):
             raise ModelError(
                 f"{self.name} takes {len(self.inputs)} inputs, but {len(arrays)} were given.",

@@ -54,10 +54,6 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
 
     Args:
         method: see `read_model`.
-
-    Raises:
-        PayloadError: it is damaged.
-        UnsupportedError: it has nothing for the simulator.
     """
     plan, _ = read_plan(data, name=name, method=method)
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend_id]
@@ -229,11 +225,7 @@ class NsysBoard:
 
 
 def check_same_io(model: BoardModel, reference: BoardModel) -> None:
-    """Refuse a reference program of another model.
-
-    Raises:
-        PayloadError: its inputs or outputs differ.
-    """
+    """Refuse a reference program of another model."""
     for what in ("inputs", "outputs"):
         mine, other = ([(b.tensor.dtype, b.tensor.shape) for b in getattr(m, what)] for m in (model, reference))
         if mine != other:

@@ -73,11 +73,7 @@ class Printed:
 
 @contextmanager
 def numbers_read(name: str) -> Iterator[None]:
-    """Turn a number of more than 64 bits, for `count` or for Python, into an error message.
-
-    Raises:
-        FileError: there is one.
-    """
+    """Turn a number of more than 64 bits, for `count` or for Python, into an error message."""
     try:
         yield
     except MicroNpuError:

@@ -70,12 +70,7 @@ class Serial(Protocol):
 
 
 def open_serial(text: str) -> Serial:
-    """The port of "PORT@BAUD".
-
-    Raises:
-        OptionError: it is none, or pyserial is not installed.
-        BoardError: it cannot be opened.
-    """
+    """The port of "PORT@BAUD"."""
     name, _, baud = text.rpartition("@")
     if not name or not baud.isdecimal() or not 0 < int(baud) < 1 << 31:
         raise OptionError(f"{text!r} is no PORT@BAUD.", hint="--serial /dev/ttyACM0@115200")
@@ -207,11 +202,7 @@ def _load(remote: Remote, elf: Elf, options: ProbeOptions) -> tuple[str, str]:
 
 
 def _check_core(remote: Remote, elf: Elf) -> str:
-    """The core's name.
-
-    Raises:
-        BoardError: it is no Cortex-M, or the firmware is for a later one.
-    """
+    """The core's name."""
     try:
         cpuid = remote.word(CPUID)
     except RefusedRequestError as error:
@@ -353,11 +344,7 @@ class _Run:
         return 1, fault_of(remote, self._elf) or f"the core stopped at {place(self._elf, at)}"
 
     def _out_of_time(self, *, has_ended: bool) -> str:
-        """Halt the core; the fault that it handles.
-
-        Raises:
-            BoardError: it handles none and has not ended either.
-        """
+        """Halt the core; the fault that it handles."""
         remote = self._remote
         remote.interrupt()
         with contextlib.suppress(SilentError):
@@ -389,11 +376,7 @@ def is_garbled(console: bytes) -> bool:
 
 
 def _compared(run: ProbeRun, text: str, reference: ExpectedOutputs) -> ProbeRun:
-    """A run with its outputs compared.
-
-    Raises:
-        BoardError: the console is of another program, or has no outputs.
-    """
+    """A run with its outputs compared."""
     printed = read_printed(run.output, run.name)
     names = printed.names()
     own = names[0] if len(names) == 1 else reference.name  # a folder calls its only program "model"

@@ -48,11 +48,7 @@ def how_to_install() -> str:
 
 @functools.cache
 def find_qemu() -> tuple[str, tuple[int, ...]]:
-    """Return the emulator's path and version.
-
-    Raises:
-        BoardError: there is none, it does not run, or it is too old.
-    """
+    """Return the emulator's path and version."""
     path = shutil.which(QEMU)
     if path is None:
         raise BoardError(f"The emulated boards need QEMU, and there is no {QEMU}.", hint=how_to_install())
@@ -137,11 +133,7 @@ class Emulator:
         return output[0].rstrip(".:") + "." if output else ""
 
     def wait(self) -> int:
-        """Return the exit status of an ending QEMU.
-
-        Raises:
-            BoardError: it does not end.
-        """
+        """Return the exit status of an ending QEMU."""
         try:
             return self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired as error:

@@ -64,11 +64,7 @@ class RemoteMemory:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or ":PORT".
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Host and port of "HOST:PORT" or ":PORT"."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise OptionError(f"{text!r} is no HOST:PORT of a GDB server.", hint="--gdb localhost:3333")
@@ -76,11 +72,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def read_map(text: str) -> tuple[RemoteMemory, ...]:
-    """The memories of a map in XML, as ``qXfer:memory-map`` answers it, by address.
-
-    Raises:
-        BoardError: a memory has no address, length or block size.
-    """
+    """The memories of a map in XML, as ``qXfer:memory-map`` answers it, by address."""
     found = []
     for match in re.finditer(r"<memory\s([^<>]*)>", text):
         attributes = match[1]
@@ -162,11 +154,7 @@ class Remote(Packets):
         )
 
     def receive(self, seconds: float | None = None) -> str:
-        """The next packet, with escapes and runs expanded.
-
-        Raises:
-            BoardError: the connection is lost, or nothing comes in time.
-        """
+        """The next packet, with escapes and runs expanded."""
         end = self._end if seconds is None else time.monotonic() + seconds
         while time.monotonic() <= end and len(self._buffer) <= _LONGEST_ANSWER:
             if (packet := self.pending()) is not None:
@@ -231,11 +219,7 @@ class Remote(Packets):
         return found
 
     def register(self, which: int | str) -> int:
-        """Value of r0 to r15 by number, or of `XPSR`.
-
-        Raises:
-            BoardError: the server does not say.
-        """
+        """Value of r0 to r15 by number, or of `XPSR`."""
         answer = self.ask(f"p{self._number(which):x}")
         try:
             return int(struct.unpack("<I", bytes.fromhex(answer)[:4])[0])
@@ -253,11 +237,7 @@ class Remote(Packets):
         return which if isinstance(which, int) else self._numbers.get(which, 25)
 
     def read(self, address: int, size: int) -> bytes:
-        """Memory.
-
-        Raises:
-            BoardError: there is none.
-        """
+        """Memory."""
         found = b""
         step = (self._packet - 8) // 2
         while len(found) < size:
@@ -278,11 +258,7 @@ class Remote(Packets):
         return int(struct.unpack("<I", self.read(address, 4))[0])
 
     def write(self, address: int, data: bytes) -> None:
-        """Write RAM.
-
-        Raises:
-            BoardError: there is none.
-        """
+        """Write RAM."""
         step = (self._packet - 32) // 2
         for at in range(0, len(data), step):
             part = data[at : at + step]

@@ -72,11 +72,7 @@ class Runner:
         return path if path.is_file() else None
 
     def image(self) -> Path:
-        """Return the path of the image, after checking its hash.
-
-        Raises:
-            BoardError: it is not installed, or has another hash.
-        """
+        """Return the path of the image, after checking its hash."""
         path = self.installed()
         if path is None:
             raise BoardError(f"{self.title} is not installed.", hint=INSTALL)
@@ -130,11 +126,7 @@ def has_runner(board: str, format: str, family: str) -> bool:
 
 
 def find_runner(board: str, format: str, family: str) -> Runner:
-    """Return the runner for a board, a model's format and an NPU generation.
-
-    Raises:
-        OptionError: there is none.
-    """
+    """Return the runner for a board, a model's format and an NPU generation."""
     find_board(board)
     for runner in package().runners:
         if (runner.board, runner.format, runner.family) == (board, format, family):
@@ -157,9 +149,6 @@ def install(wheel: Path | None = None) -> Path:
 
     Returns:
         The folder with them.
-
-    Raises:
-        BoardError: pip is missing, fails, or gets another file.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = wheel if wheel is not None else _download(Path(folder))

@@ -201,9 +201,6 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
     Args:
         image: of the runner, which contains the names of its kernels.
         pool: of its method allocator, 0 without one.
-
-    Raises:
-        UnsupportedError: a kernel is missing, or a memory too small.
     """
     missing = [name for name in model.operators if name.encode() + b"\0" not in image]
     if missing:

@@ -54,9 +54,6 @@ def decode(code: bytes, registers: Sequence[int]) -> Access:
     Args:
         code: four bytes from the program counter.
         registers: r0 to r15 before it.
-
-    Raises:
-        BoardError: it is no load or store of core registers.
     """
     one, two = struct.unpack("<HH", code)
     found = _wide(one, two, registers) if one >> 11 in (0b11101, 0b11110, 0b11111) else _narrow(one, registers)

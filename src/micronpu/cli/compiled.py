@@ -34,12 +34,7 @@ def c_name(path: Path) -> str:
 
 
 def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, bytes]]:
-    """Return a program and the data files that belong to it; a model is compiled with the default options.
-
-    Raises:
-        ModelError: a float model's file has no function `calibration`.
-        OptionError: a model, and no target.
-    """
+    """Return a program and the data files that belong to it; a model is compiled with the default options."""
     if not is_model(path):
         return read_file(path), beside(path)
     from micronpu.cli.files import load_calibration, load_with

@@ -125,11 +125,7 @@ def is_deployed(folder: Path) -> bool:
 
 
 def _check_folder(folder: Path) -> str:
-    """Return the text of the folder's CMakeLists.txt.
-
-    Raises:
-        FileError: there is nothing that can be built here.
-    """
+    """Return the text of the folder's CMakeLists.txt."""
     path = folder / "CMakeLists.txt"
     if path.is_file() and f"project({SHARED}_firmware" in (text := read_file(path).decode(errors="replace")):
         return text
@@ -148,11 +144,7 @@ def _check_folder(folder: Path) -> str:
 
 
 def _check_output(output: Path) -> None:
-    """Refuse a folder with other files than those of an earlier build.
-
-    Raises:
-        FileError: it has some.
-    """
+    """Refuse a folder with other files than those of an earlier build."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())) or (output / _LOG).is_file():
         return
     cache = output / "CMakeCache.txt"
@@ -163,11 +155,7 @@ def _check_output(output: Path) -> None:
 
 
 def _definitions(folder: Path, options: BuildOptions) -> Mapping[str, str]:
-    """Return variables of CMake.
-
-    Raises:
-        OptionError: an option is not usable.
-    """
+    """Return variables of CMake."""
     toolchain = options.toolchain or folder / "board" / "toolchain.cmake"
     if not toolchain.is_file():
         raise OptionError(
@@ -191,11 +179,7 @@ def _definitions(folder: Path, options: BuildOptions) -> Mapping[str, str]:
 
 
 def _package(runtime: Path, folder: Path) -> Path:
-    """Return the folder of CMake's package in an installation of ExecuTorch.
-
-    Raises:
-        OptionError: there is none.
-    """
+    """Return the folder of CMake's package in an installation of ExecuTorch."""
     for inside in _INSIDE:
         if (runtime / inside / _CONFIG).is_file():
             return (runtime / inside).resolve()
@@ -214,9 +198,6 @@ def check_tools(*, own_toolchain: bool = True) -> None:
 
     Args:
         own_toolchain: with the compiler of the folder's toolchain file.
-
-    Raises:
-        BuildError: one is missing.
     """
     missing = {name: how for name, how in missing_tools().items() if own_toolchain or name in ("cmake", "ninja")}
     if missing:
@@ -233,11 +214,7 @@ def _run(
     output: Path,
     tell: Callable[[str, float], None] = lambda step, part: None,
 ) -> None:
-    """Run a program of the build.
-
-    Raises:
-        BuildError: it fails.
-    """
+    """Run a program of the build."""
     environment = {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
     log.append(f"$ {' '.join(command)}\n")
     lines: list[str] = []

@@ -178,10 +178,6 @@ def deploy_together(
         concurrent: the programs may run at the same time, and share no memory.
         functions: C functions to add, of `micronpu.deploy.functions`.
         hot: a memory of the chip for the most used planned tensors, as far as they fit: "dtcm" or "dtcm=65536".
-
-    Raises:
-        MicroNpuError: a program is damaged or does not fit the target, vectors are invalid, programs are for different
-            boards, two have one name, or the folder holds files.
     """
     check_text("section", section)
     check_switch("force", force)
@@ -377,11 +373,7 @@ def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
 
 
 def check_c_name(name: str) -> None:
-    """Refuse invalid names of a program in C.
-
-    Raises:
-        OptionError: no identifier, longer than those that C tells apart, or a name of the folder's own files.
-    """
+    """Refuse invalid names of a program in C."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
     if len(name) > 63:  # C11, 5.2.4.1
@@ -395,11 +387,7 @@ def check_c_name(name: str) -> None:
 
 
 def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
-    """Refuse names in the program that are unsafe in C, CMake, YAML and Markdown.
-
-    Raises:
-        PayloadError: there is one.
-    """
+    """Refuse names in the program that are unsafe in C, CMake, YAML and Markdown."""
     for what, rule, names in (
         ("method", r"[A-Za-z_]\w*", (plan.name,)),
         ("operator", r"[\w:.]+", plan.operators),

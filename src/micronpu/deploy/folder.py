@@ -42,11 +42,7 @@ def licensed(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def check_target(folder: Path, *, force: bool) -> None:
-    """Refuse early what `write_folder` would refuse after the work is done.
-
-    Raises:
-        FileError: it is a file, holds files, or cannot be made.
-    """
+    """Refuse early what `write_folder` would refuse after the work is done."""
     what = f"{folder} cannot be written"
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{what}: it is a file, not a folder.", hint="another folder")
@@ -73,9 +69,6 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
 
     A folder with files is replaced in one step by a folder with the new files and the old ones of other names, which
     remain the same files.  Readers see the old or the new folder, even after a crash.
-
-    Raises:
-        FileError: see `check_target`, or writing fails.
     """
     check_target(folder, force=force)
     target = Path(os.path.realpath(folder))

@@ -183,9 +183,6 @@ def topk(scores: Array, most: int) -> list[int]:
     """Return the indices of the highest scores [N], highest first; equal ones in order, NaN last.
 
     C: `micronpu_topk_int8`, `micronpu_topk_int16`, `micronpu_topk_float`.
-
-    Raises:
-        ModelError: wrong type or rank of the scores, or a negative number.
     """
     if scores.ndim != 1 or scores.dtype not in (np.int8, np.int16, np.float32) or most < 0:
         raise ModelError(

@@ -102,9 +102,6 @@ def make_image(
         target: the board; default: the program's target.
         sign: returns the Ed25519 signature of bytes.
         source: name of the program in messages.
-
-    Raises:
-        MicroNpuError: the program is damaged, runs only on the host, or does not fit the target.
     """
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")

@@ -265,11 +265,7 @@ FUNCTIONS = ("resize", "ssd_decode", "nms", "smooth", "topk")
 
 
 def check_functions(given: Sequence[str]) -> tuple[str, ...]:
-    """Check names of functions.
-
-    Raises:
-        OptionError: a name is unknown, or given twice.
-    """
+    """Check names of functions."""
     names = strings("functions", given)
     for name in names:
         if name not in FUNCTIONS:
@@ -280,11 +276,7 @@ def check_functions(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_file_names(names: Sequence[str]) -> None:
-    """Refuse two programs of one name, even if they differ only in case.
-
-    Raises:
-        OptionError: there are two.
-    """
+    """Refuse two programs of one name, even if they differ only in case."""
     taken = Counter(name.lower() for name in names)
     for name in names:
         if taken[name.lower()] > 1:
@@ -294,12 +286,7 @@ def check_file_names(names: Sequence[str]) -> None:
 
 
 def check_shared(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
-    """Refuse programs that cannot be in one firmware.
-
-    Raises:
-        OptionError: two have one name, are for different boards, run at the same time on two NPUs, or read different
-            data from files of one name.
-    """
+    """Refuse programs that cannot be in one firmware."""
     _check_names(programs)
     several = [facts.file for facts in programs if not facts.is_whole]
     if concurrent and several:
@@ -361,9 +348,6 @@ def opened(program: bytes, source: str) -> tuple[tuple[Plan, ...], PteSummary]:
 
     Args:
         source: name of the program in messages.
-
-    Raises:
-        PayloadError: it is damaged.
     """
     plan, summary = read_plan(program, name=source)
     if state_of(program, source) is Digest.WRONG:

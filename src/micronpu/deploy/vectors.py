@@ -46,9 +46,6 @@ def from_arrays(
     follow.
 
     Floats for an integer input are quantized if its scale is known.
-
-    Raises:
-        ModelError: wrong number of arrays, shapes, types or numbers of rows.
     """
     for name in arrays:
         check_text("vectors", name, "a list of arrays by name")

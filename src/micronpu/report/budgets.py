@@ -60,11 +60,7 @@ class Budgets:
 
 
 def check_limit(name: str, value: Any, called: str, hint: str) -> None:
-    """Refuse an invalid limit of a budget; None is no limit.
-
-    Raises:
-        OptionError: it is no positive number, or no whole number of bytes.
-    """
+    """Refuse an invalid limit of a budget; None is no limit."""
     if value is None:
         return
     is_bytes = name in ("max_sram", "max_flash")

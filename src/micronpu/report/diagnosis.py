@@ -16,11 +16,7 @@ Sort = Literal["output", "own", "total"]
 
 
 def check_sort(by: Any) -> Sort:
-    """Check an order of layers.
-
-    Raises:
-        OptionError: there is no such order.
-    """
+    """Check an order of layers."""
     if by not in get_args(Sort):
         raise OptionError(f"Layers cannot be sorted by {by!r}.", hint=f"one of {', '.join(get_args(Sort))}")
     return by  # type: ignore[no-any-return]

@@ -38,11 +38,7 @@ class Metric:
     is_builtin: bool = False
 
     def labels_from(self, outputs: Any) -> Any:
-        """Return the outputs of the float model as labels.
-
-        Raises:
-            OptionError: this metric needs real labels.
-        """
+        """Return the outputs of the float model as labels."""
         if not self.is_builtin or self.check is _check_values:
             return outputs
         if self.check is _check_binary:
@@ -169,11 +165,7 @@ METRICS: dict[str, Metric] = {
 
 
 def metric_of(given: str | Function) -> Metric:
-    """Return the metric of a name, or of a function of outputs and labels, and of inputs if it has a third argument.
-
-    Raises:
-        OptionError: no metric has this name, or the function takes another number of arguments.
-    """
+    """Return the metric of a name, or of a function of outputs and labels, and of inputs if it has a third argument."""
     if isinstance(given, str):
         if given not in METRICS:
             raise OptionError(
@@ -214,11 +206,7 @@ def _arguments(function: Function) -> int:
 
 
 def check_finite(outputs: Array, what: str) -> None:
-    """Refuse outputs with NaN.
-
-    Raises:
-        ModelError: there is NaN among them.
-    """
+    """Refuse outputs with NaN."""
     if outputs.dtype.kind == "f" and np.isnan(outputs).any():
         row = int(np.argwhere(np.isnan(outputs).reshape(len(outputs), -1).any(1))[0, 0])
         raise ModelError(

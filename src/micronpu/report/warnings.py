@@ -94,9 +94,6 @@ def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] =
 
     Args:
         named: returns the user's name of a switch that is off: ``verify=False``.
-
-    Raises:
-        OptionError: ``strict`` is no switch, or nothing is verified.
     """
     check_switch("strict", strict)
     if strict and not verify:

@@ -188,9 +188,6 @@ def parse(data: bytes, sizes: Mapping[int, tuple[int, ...]] | None = None) -> Li
 
     Args:
         sizes: shapes of its tensors in place of the file's, by index; None to refuse a file that leaves some open.
-
-    Raises:
-        ModelError: the file is damaged, or has several signatures.
     """
     if data[4:8] != IDENTIFIER:
         raise ModelError(

@@ -22,11 +22,7 @@ _INTEGERS = {"INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
 
 
 def network_of(file: LiteRtFile) -> Network:
-    """Return the file as a module.
-
-    Raises:
-        ModelError, UnsupportedError: an operator is invalid or unsupported; the message names it.
-    """
+    """Return the file as a module."""
     build = LiteRtBuilder(file.others, file.budget)
     for given in file.inputs:
         kind = torch.float32 if given.rounding or given.type in _FLOATS else _INTEGERS.get(given.type)

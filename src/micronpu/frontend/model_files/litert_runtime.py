@@ -153,10 +153,6 @@ def sizes_of(file: LiteRtFile, data: bytes, shapes: Shapes) -> dict[int, tuple[i
 
     Args:
         file: parsed without sizes.
-
-    Raises:
-        OptionError: there is no such input, or a shape has another rank.
-        ModelError: LiteRT cannot compute with these shapes.
     """
     names = [t.name for t in file.inputs]
     if not isinstance(shapes, Mapping) and len(shapes) != len(names):

@@ -343,11 +343,7 @@ class NetworkBuilder:
         return self.add(name, dequantize, [integers, scales, zeros])[0]
 
     def check_shape(self, name: str, shape: Sequence[int], constant: bool = False) -> None:
-        """Check the shape of a tensor, and count a constant.
-
-        Raises:
-            ModelError: it has more elements than `MAX_ELEMENTS` or axes than `MAX_RANK`, or the file has too many.
-        """
+        """Check the shape of a tensor, and count a constant."""
         elements, rank = math.prod(shape), len(shape)
         if constant:
             self.budget.spend(Cost.CONSTANTS, elements, f"`{name}`")

@@ -37,10 +37,6 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     Args:
         path: for messages.
         shapes: of the inputs, in order or by name, for those whose sizes the file leaves open.
-
-    Raises:
-        ModelError: `onnx` is not installed, or the file is damaged, too old, or has sizes that are not fixed.
-        UnsupportedError: a node is unsupported; the message names it.
     """
     try:
         import onnx

@@ -24,10 +24,6 @@ def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tens
     Args:
         name: of the constant or of its node, for messages.
         path: of the model.
-
-    Raises:
-        ModelError: its size does not fit its data, or its data is in a file that is not read.
-        UnsupportedError: it does not hold numbers.
     """
     import onnx
     from onnx import numpy_helper

@@ -46,11 +46,7 @@ class Functions:
         return onnx.FunctionProto.FromString(made) if made else None
 
     def read(self, node: OnnxNode, body: Any, walk: Walk) -> None:
-        """Read the nodes of a function in place of the node.
-
-        Raises:
-            ModelError: it calls itself, or has other operands, results or attributes.
-        """
+        """Read the nodes of a function in place of the node."""
         if any(body is outer for outer in self.calls):
             raise ModelError(f"{node} calls itself.", hint=DAMAGED)
         if len(node.inputs) > len(body.input) or len(node.outputs) > len(body.output):

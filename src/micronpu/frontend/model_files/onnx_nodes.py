@@ -156,11 +156,7 @@ class OnnxNode:
         return [self.attribute(name) for name in names]
 
     def flag(self, name: str) -> bool:
-        """Return an attribute that is 0 or 1.
-
-        Raises:
-            ModelError: it is another number, which runtimes treat as either.
-        """
+        """Return an attribute that is 0 or 1."""
         value = self.attribute(name)
         if value not in (None, 0, 1):
             raise ModelError(f"{self} has {name} = {value}.", hint="0 or 1")
@@ -171,11 +167,7 @@ class OnnxNode:
         self.seen.update(names)
 
     def check_given(self) -> None:
-        """Check names and types of the attributes, and the signs of sizes.
-
-        Raises:
-            ModelError: the operator has none of this name, or of another type, or a size is not positive.
-        """
+        """Check names and types of the attributes, and the signs of sizes."""
         known = _attributes_of(self.kind, self.opset)
         for name, attribute in self.given.items():
             if schema_of(self.kind, self.opset) is not None and known.get(name, (0,))[0] != attribute.type:
@@ -185,11 +177,7 @@ class OnnxNode:
                 raise ModelError(f"{self} has {name} = {_decoded(attribute)}.", hint="positive numbers")
 
     def check_seen(self) -> None:
-        """Check that the lowering has read the whole node.
-
-        Raises:
-            UnsupportedError: it has not read an attribute that is not the default, or an operand.
-        """
+        """Check that the lowering has read the whole node."""
         known = _attributes_of(self.kind, self.opset)
         for name, attribute in self.given.items():
             if name not in self.seen and known.get(name, (0, None))[1] != (value := _decoded(attribute)):
@@ -219,22 +207,14 @@ class OnnxNode:
         return value if isinstance(value, torch.Tensor) else self.builder.meta[value]
 
     def axis(self, name: str = "axis", rank: int | None = None) -> int:
-        """Return an attribute that is an axis of the first operand, counted from 0.
-
-        Raises:
-            ModelError: it is out of range.
-        """
+        """Return an attribute that is an axis of the first operand, counted from 0."""
         rank, axis = self.meta(0).dim() if rank is None else rank, self.attribute(name)
         if axis is None or not -rank <= axis < max(rank, 1):
             raise ModelError(f"{self} has {name} = {axis}, and its operand has {rank} dimensions.", hint=DAMAGED)
         return int(axis) % max(rank, 1)
 
     def constant(self, i: int) -> torch.Tensor | None:
-        """Return a constant operand; None if it is not given.
-
-        Raises:
-            UnsupportedError: it depends on the inputs.
-        """
+        """Return a constant operand; None if it is not given."""
         if not self.has(i):
             return None
         value = self.operand(i)
@@ -386,11 +366,7 @@ class OnnxBuilder(NetworkBuilder):
                 self.known[number] = other.to(like.dtype).expand(like.shape).clone()
 
     def lower(self, node: OnnxNode) -> None:
-        """Append a node by its lowering, and compare its results with what the file states of them.
-
-        Raises:
-            ModelError, UnsupportedError: the node is damaged, unsupported, or gives another shape or dtype.
-        """
+        """Append a node by its lowering, and compare its results with what the file states of them."""
         if node.kind not in LOWERINGS:
             raise node.error(
                 "is of an operator that is not read from ONNX files",

@@ -27,9 +27,6 @@ def chrome_trace(report: DelegationReport) -> str:
 
     Operations follow each other; arithmetic and memories of an operation start together. Operators on the core have no
     estimate by operation, and are not shown. Times are microseconds, or cycles if the clock is unknown.
-
-    Raises:
-        UnsupportedError: the report has no estimate of an operation.
     """
     timed = [(o, o.cost) for o in report.operations if o.cost is not None]
     if not timed:
@@ -79,10 +76,6 @@ def recorded_trace(etdump: Path, title: str) -> str:
 
     Args:
         etdump: of a run, here or on a board.
-
-    Raises:
-        FileError: it is no ETDump.
-        UnsupportedError: it has no times.
     """
     hint = "what ExecuTorch's runtime writes, or `micronpu run --profile`"
     if read_file(etdump)[8:12] != _IDENTIFIER:

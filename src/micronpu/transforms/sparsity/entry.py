@@ -100,11 +100,7 @@ class Compressed:
 
 
 def check_compress(given: Any) -> float | None:
-    """Return the maximum loss of agreement, or None to keep the weights.
-
-    Raises:
-        OptionError: it is not a number from 0 to 1.
-    """
+    """Return the maximum loss of agreement, or None to keep the weights."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1):
         raise OptionError(
             f"`compress` is {given!r}; it is the share of the held-out inputs that may get another answer, 0 to 1.",

@@ -88,11 +88,7 @@ class SparsityOptions:
 
 
 def sparsity_options(given: Any) -> SparsityOptions | None:
-    """Return the options for None, the name of a pattern, or options.
-
-    Raises:
-        OptionError: something else.
-    """
+    """Return the options for None, the name of a pattern, or options."""
     if given is None or isinstance(given, SparsityOptions):
         return given
     if isinstance(given, str):
