@@ -234,11 +234,7 @@ def _judged(
         notes += _label_notes(outputs["float"], labels, metric)
     judged = tuple(
         Judged(
-            name,
-            speed,
-            None if name == "float" else _compared(found, wanted),
-            scores.get(name),
-            differences.get(name),
+            name, speed, None if name == "float" else _compared(found, wanted), scores.get(name), differences.get(name)
         )
         for name, (found, speed) in results.items()
     )

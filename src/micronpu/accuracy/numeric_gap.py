@@ -133,10 +133,7 @@ def _images(graph: GraphModule) -> dict[int, tuple[int, ...]]:
 
 
 def _closest(
-    values: Iterable[torch.Tensor],
-    wanted: torch.Tensor,
-    edge: Edge | None,
-    image: tuple[int, ...] | None = None,
+    values: Iterable[torch.Tensor], wanted: torch.Tensor, edge: Edge | None, image: tuple[int, ...] | None = None
 ) -> torch.Tensor | None:
     """Return the last value that covers the whole reference value, as real numbers in its layout; None if there is
     none.

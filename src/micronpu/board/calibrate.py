@@ -387,12 +387,7 @@ def _check_whole(name: str, measured: Collection[int], calls: int) -> None:
 
 
 def _instructions(
-    chip: Chip,
-    log: BoardLog,
-    run: Observed,
-    plan: Plan | None,
-    before: _Constants,
-    after: _Constants,
+    chip: Chip, log: BoardLog, run: Observed, plan: Plan | None, before: _Constants, after: _Constants
 ) -> list[Measurement]:
     """Return a row for each invocation of the NPU and each kernel of the core that the log measured separately."""
     measured = {row.number: row.ticks for row in log.of(CALL)}

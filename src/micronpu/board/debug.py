@@ -44,8 +44,7 @@ class DebugServer:
         except OSError as error:
             self._listener.close()
             raise BoardError(
-                f"Cannot listen on port {port}: {error.strerror or error}.",
-                hint="--port 0, which takes a free one",
+                f"Cannot listen on port {port}: {error.strerror or error}.", hint="--port 0, which takes a free one"
             ) from error
         self.port: int = self._listener.getsockname()[1]
 

@@ -390,12 +390,7 @@ def _events(data: bytes) -> Iterator[Table]:
                 yield found
 
 
-_READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (
-    _executorch,
-    _kit,
-    _helia,
-    _micro_profiler,
-)
+_READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (_executorch, _kit, _helia, _micro_profiler)
 
 
 # ---------------------------------------------------------------- measurement.toml

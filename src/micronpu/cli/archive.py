@@ -70,8 +70,7 @@ def load_archive(path: Path) -> ExportedProgram:
         raise
     except Exception as error:
         raise ModelError(
-            f"{path} is no program that torch can load: {first_line(error) or type(error).__name__}.",
-            hint=_SAVE_AGAIN,
+            f"{path} is no program that torch can load: {first_line(error) or type(error).__name__}.", hint=_SAVE_AGAIN
         ) from error
 
 

@@ -68,13 +68,11 @@ class Probe:
         ),
     ] = None
     serial: Annotated[
-        str | None,
-        console.option("PORT@BAUD", "Serial port of the console, with --gdb.", default="semihosting"),
+        str | None, console.option("PORT@BAUD", "Serial port of the console, with --gdb.", default="semihosting")
     ] = None
     reset: Annotated[str | None, _RESET] = None
     log: Annotated[
-        Path | None,
-        console.option("FILE", "Write the console to this file, with --gdb; for `micronpu calibrate`."),
+        Path | None, console.option("FILE", "Write the console to this file, with --gdb; for `micronpu calibrate`.")
     ] = None
 
     def options(self, seconds: float) -> ProbeOptions:
@@ -119,8 +117,7 @@ def run(
         list[str] | None, console.option("FILE@ADDRESS", "Load a file into memory before the firmware starts.")
     ] = None,
     dump: Annotated[
-        list[str] | None,
-        console.option("FILE@ADDRESS,SIZE", "Write memory to a file when the firmware has ended."),
+        list[str] | None, console.option("FILE@ADDRESS,SIZE", "Write memory to a file when the firmware has ended.")
     ] = None,
     reference: Annotated[
         Path | None,
@@ -133,8 +130,7 @@ def run(
         ),
     ] = None,
     method: Annotated[
-        str | None,
-        console.option("NAME", "The method to run.", default="each, from its first states on"),
+        str | None, console.option("NAME", "The method to run.", default="each, from its first states on")
     ] = None,
     runner: Annotated[
         Path | None,
@@ -195,8 +191,7 @@ def run(
     if board in chips():
         if npu or data or dump or trace or fault or slow is not None:
             raise OptionError(
-                "NXP's simulator has no --npu, --data, --dump, --trace, --fault and --slow.",
-                hint="leave them out",
+                "NXP's simulator has no --npu, --data, --dump, --trace, --fault and --slow.", hint="leave them out"
             )
         from micronpu.board.nsys import NsysBoard, read_silicon
 

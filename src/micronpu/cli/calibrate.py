@@ -27,8 +27,7 @@ def calibrate(
         str, console.argument("CHIP", "Your chip file, to be updated; or with --output a chip of micronpu.")
     ],
     log: Annotated[
-        list[Path],
-        console.argument("LOG", "Measurements: measurement.toml of `board run`, console logs or ETDumps."),
+        list[Path], console.argument("LOG", "Measurements: measurement.toml of `board run`, console logs or ETDumps.")
     ],
     report: Annotated[
         list[Path],

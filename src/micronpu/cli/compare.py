@@ -48,8 +48,7 @@ def compare(
         ),
     ] = None,
     quantization: Annotated[
-        list[str] | None,
-        console.option("TYPE", "int8 or int16; may be given several times.", default="int8"),
+        list[str] | None, console.option("TYPE", "int8 or int16; may be given several times.", default="int8")
     ] = None,
     calibration: Annotated[
         str | None,
@@ -67,8 +66,7 @@ def compare(
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per target (s).")] = 1800.0,
     folder: Annotated[
-        Path | None,
-        console.option("DIR", "Store finished rows there; the same command resumes after an interrupt."),
+        Path | None, console.option("DIR", "Store finished rows there; the same command resumes after an interrupt.")
     ] = None,
     json: console.Json = False,
     report_json: console.ReportJson = None,

@@ -59,13 +59,7 @@ def option(metavar: str, help: str, *flags: str, default: str = "", complete: An
         default: behaviour without the option, in words; "" to show none.
         complete: returns the values that the shell offers.
     """
-    return typer.Option(
-        *flags,
-        metavar=metavar,
-        help=help,
-        show_default=default or False,
-        autocompletion=complete,
-    )
+    return typer.Option(*flags, metavar=metavar, help=help, show_default=default or False, autocompletion=complete)
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -119,10 +113,7 @@ _QUIET = inspect.Parameter(
     default=False,
     annotation=Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and --json output.")],
 )
-NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Do not use the compilation cache. Results are identical."),
-]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not use the compilation cache. Results are identical.")]
 _quiet = False
 """True if the current command was given ``--quiet``."""
 

@@ -130,16 +130,12 @@ def deploy(
     section: Annotated[str, typer.Option(help="Linker section of the program.")] = "network_model_sec",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a non-empty folder; other files are kept.")] = False,
     concurrent: Annotated[
-        bool,
-        typer.Option("--concurrent", help="Programs may run at the same time: they share no memory."),
+        bool, typer.Option("--concurrent", help="Programs may run at the same time: they share no memory.")
     ] = False,
     functions: Annotated[
         str | None,
         console.option(
-            "NAME,...",
-            "C functions to add: resize, ssd_decode, nms, smooth, topk.",
-            "--with",
-            default="none",
+            "NAME,...", "C functions to add: resize, ssd_decode, nms, smooth, topk.", "--with", default="none"
         ),
     ] = None,
     hot: Annotated[
@@ -415,8 +411,7 @@ def image(
         ),
     ] = None,
     key: Annotated[
-        Path | None,
-        console.option("FILE.pem", "Sign with this private Ed25519 key.", "--key", default="no signature"),
+        Path | None, console.option("FILE.pem", "Sign with this private Ed25519 key.", "--key", default="no signature")
     ] = None,
     json: console.Json = False,
     debug: console.Debug = False,

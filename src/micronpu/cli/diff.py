@@ -175,8 +175,7 @@ def reproduce(
         console.option("FILE.py", "A Python file that registers custom operators. May be given several times."),
     ] = None,
     target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", help="Chip file, if moved.", autocompletion=complete_target),
+        str | None, typer.Option("--target", "-t", help="Chip file, if moved.", autocompletion=complete_target)
     ] = None,
     output: Annotated[Path | None, console.option("OUT.pte", "Write the program.", "--output", "-o")] = None,
     json: console.Json = False,

@@ -75,10 +75,7 @@ _Clear = Annotated[
 
 @console.guarded
 def doctor(
-    upstream: _Upstream = False,
-    clear_cache: _Clear = False,
-    json: console.Json = False,
-    debug: console.Debug = False,
+    upstream: _Upstream = False, clear_cache: _Clear = False, json: console.Json = False, debug: console.Debug = False
 ) -> None:
     """Show what is installed, what is missing and how to get it.
 
@@ -298,10 +295,7 @@ def _examine_plugin() -> Iterator[Dependency]:
         check_cache(directory := cache_directory())
         return str(directory)
 
-    checks: dict[str, Callable[[], str]] = {
-        "C++ compiler": lambda: " ".join(find_compiler()),
-        "plug-in's cache": cache,
-    }
+    checks: dict[str, Callable[[], str]] = {"C++ compiler": lambda: " ".join(find_compiler()), "plug-in's cache": cache}
     for name, find in checks.items():
         try:
             yield Dependency(name, find(), True)

@@ -41,8 +41,7 @@ def explore(
         ),
     ] = None,
     blame: Annotated[
-        Path | None,
-        console.option("PATH", "Errors of layers (`micronpu blame --report-json`), with --report."),
+        Path | None, console.option("PATH", "Errors of layers (`micronpu blame --report-json`), with --report.")
     ] = None,
     port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the page; 8080 takes the next free one.")
@@ -130,8 +129,7 @@ def disassemble(
         bool, typer.Option("--registers", help="Show the commands that set up each operation, too.")
     ] = False,
     diff: Annotated[
-        Path | None,
-        console.option("OTHER.pte", "Show what differs in another program; exit code 1."),
+        Path | None, console.option("OTHER.pte", "Show what differs in another program; exit code 1.")
     ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show which bytes of the scratch memory are alive during each operation.")

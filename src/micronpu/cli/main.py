@@ -64,14 +64,12 @@ app = typer.Typer(
 )
 
 InOut = Annotated[
-    str | None,
-    console.option("TYPE", "Integer inputs and outputs: int8, uint8 or int16.", "--io", default="floats"),
+    str | None, console.option("TYPE", "Integer inputs and outputs: int8, uint8 or int16.", "--io", default="floats")
 ]
 MissingKernels = Annotated[
     bool,
     typer.Option(
-        "--allow-missing-kernels",
-        help="Allow operators without an ExecuTorch kernel, if you register your own.",
+        "--allow-missing-kernels", help="Allow operators without an ExecuTorch kernel, if you register your own."
     ),
 ]
 Verify = Annotated[
@@ -82,11 +80,7 @@ Verify = Annotated[
     ),
 ]
 Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Treat warnings as errors: do not write the program; exit code 3.",
-    ),
+    bool, typer.Option("--strict", help="Treat warnings as errors: do not write the program; exit code 3.")
 ]
 HeldOut = Annotated[
     int | None,
@@ -152,12 +146,7 @@ def compile_command(
         bool, typer.Option("--vela", help="Write Vela's command stream into OUT.tflite, for LiteRT Micro.")
     ] = False,
     deploy_to: Annotated[
-        Path | None,
-        console.option(
-            "DIR",
-            "Also write the firmware folder, as `micronpu deploy` does.",
-            "--deploy",
-        ),
+        Path | None, console.option("DIR", "Also write the firmware folder, as `micronpu deploy` does.", "--deploy")
     ] = None,
     target: Target = "",
     calibration: Annotated[
@@ -190,20 +179,14 @@ def compile_command(
     manifest: Annotated[
         bool,
         typer.Option(
-            "--manifest",
-            help="Write OUT.manifest.json, from which `micronpu reproduce` rebuilds identical bytes.",
+            "--manifest", help="Write OUT.manifest.json, from which `micronpu reproduce` rebuilds identical bytes."
         ),
     ] = False,
     in_float: Annotated[
-        bool,
-        typer.Option(
-            "--float",
-            help="Write ExecuTorch's float program as a baseline: no quantization, no NPU.",
-        ),
+        bool, typer.Option("--float", help="Write ExecuTorch's float program as a baseline: no quantization, no NPU.")
     ] = False,
     etrecord: Annotated[
-        Path | None,
-        console.option("PATH", "Also write an ETRecord, for ExecuTorch's Inspector."),
+        Path | None, console.option("PATH", "Also write an ETRecord, for ExecuTorch's Inspector.")
     ] = None,
     profile: Annotated[
         Path | None, console.option("PATH", "Show where compilation time went, and write it as JSON.")
@@ -398,11 +381,7 @@ def check(
         callback("load", 1.0)
         callback("partition", 0.0)
         report = micronpu.check(
-            loaded.module,
-            loaded.examples,
-            target,
-            quantization=quantization_of(quantization, io),
-            options=options,
+            loaded.module, loaded.examples, target, quantization=quantization_of(quantization, io), options=options
         ).report
     reports.show(report)
     reports.write(report)
@@ -430,10 +409,7 @@ def run(
     output: Annotated[
         Path | None,
         console.option(
-            "DIR",
-            "Write output_0.npy, output_1.npy ... into this folder; created if missing.",
-            "--output",
-            "-o",
+            "DIR", "Write output_0.npy, output_1.npy ... into this folder; created if missing.", "--output", "-o"
         ),
     ] = None,
     rows: Annotated[
@@ -482,10 +458,7 @@ def run(
             "those of --recorded.",
         ),
     ] = None,
-    recorded: Annotated[
-        Path | None,
-        console.option("ETDUMP", "Build the trace from a board's ETDump."),
-    ] = None,
+    recorded: Annotated[Path | None, console.option("ETDUMP", "Build the trace from a board's ETDump.")] = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 _Html = Annotated[Path | None, console.option("PATH", "Write the report as a web page.")]
 _Json = Annotated[
-    Path | None,
-    console.option("PATH", "Write the report as JSON; - for stdout (messages go to stderr)."),
+    Path | None, console.option("PATH", "Write the report as JSON; - for stdout (messages go to stderr).")
 ]
 
 _Trace = Annotated[
-    Path | None,
-    console.option("PATH", "Write the estimated schedule as a trace for chrome://tracing and Perfetto."),
+    Path | None, console.option("PATH", "Write the estimated schedule as a trace for chrome://tracing and Perfetto.")
 ]
 _Top = Annotated[
     int | None,

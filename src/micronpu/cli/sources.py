@@ -33,18 +33,11 @@ NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 
 _Images = Annotated[
     Path | None,
-    console.option(
-        "DIR",
-        "Folder of images as typical inputs, resized and centre-cropped to the input size.",
-    ),
+    console.option("DIR", "Folder of images as typical inputs, resized and centre-cropped to the input size."),
 ]
 _Normalize = Annotated[
     str | None,
-    console.option(
-        "RANGE",
-        f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).",
-        default="0..1",
-    ),
+    console.option("RANGE", f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).", default="0..1"),
 ]
 
 

@@ -12,15 +12,7 @@ import torch
 from torch.nn import functional
 
 from micronpu.frontend.model_files.network import Function, Rounding
-from micronpu.frontend.model_files.onnx_nodes import (
-    DTYPES,
-    LOWERINGS,
-    Integers,
-    Lowering,
-    OnnxNode,
-    Qparams,
-    lowering,
-)
+from micronpu.frontend.model_files.onnx_nodes import DTYPES, LOWERINGS, Integers, Lowering, OnnxNode, Qparams, lowering
 from micronpu.frontend.model_files.onnx_operators import padded, window
 from micronpu.frontend.program import BYTE_SHIFT
 

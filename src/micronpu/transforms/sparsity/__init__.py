@@ -6,12 +6,4 @@ from micronpu.transforms.sparsity.layers import pattern_kept
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.sparsity.search import Sparsified
 
-__all__ = [
-    "SparseLayer",
-    "SparsePoint",
-    "Sparsified",
-    "SparsityOptions",
-    "SparsityReport",
-    "pattern_kept",
-    "sparsify",
-]
+__all__ = ["SparseLayer", "SparsePoint", "Sparsified", "SparsityOptions", "SparsityReport", "pattern_kept", "sparsify"]

@@ -519,13 +519,7 @@ class _SparsitySearch:
         self.model.load_state_dict(states[chosen])
         own = [layer for layer in self.layers if layer.title in points[chosen].layers]
         report = SparsityReport(
-            self.device.target,
-            self.options.pattern,
-            rows[chosen],
-            points,
-            chosen,
-            len(self.kept),
-            tuple(self.notes),
+            self.device.target, self.options.pattern, rows[chosen], points, chosen, len(self.kept), tuple(self.notes)
         )
         return Sparsified(self.model, report, masks_of(self.model, own), states, rows, self.layers)
 

@@ -79,12 +79,7 @@ def pruned(
 
 
 def _settled(
-    weights: Tensor,
-    factor: Tensor,
-    step: Tensor,
-    most: int,
-    groups: Sequence[tuple[int, int]],
-    mask: Tensor | None,
+    weights: Tensor, factor: Tensor, step: Tensor, most: int, groups: Sequence[tuple[int, int]], mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Round or prune column by column, compensating in later columns; return the weights and the mask.
 
