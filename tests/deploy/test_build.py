@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -109,6 +110,34 @@ def test_options_that_cannot_be_used(tmp_path: Path) -> None:
     assert not (folder / "build").exists()
 
 
+def test_a_cmsis_nn_that_cannot_be_used(tmp_path: Path) -> None:
+    folder = plain(tmp_path / "folder", "CMakeLists.txt", "board/toolchain.cmake")
+    with pytest.raises(OptionError, match=r"No kernel of this folder calls CMSIS-NN\. Try: leave out --cmsis-nn"):
+        build(folder, BuildOptions(cmsis_nn=tmp_path))
+    with (folder / "CMakeLists.txt").open("a") as file:
+        file.write("foreach(library IN ITEMS cmsis-nn)")
+    for path, said in ((tmp_path, "has neither CMSIS-NN's sources nor its library"), (tmp_path / "no", "not a folder")):
+        with pytest.raises(OptionError, match=f"{said}: there is no Include/arm_nnfunctions.h, no libcmsis-nn.a"):
+            build(folder, BuildOptions(cmsis_nn=path))
+
+
+def test_sources_of_cmsis_nn_are_compiled(core_folder: Path, hollow: Path, tmp_path: Path) -> None:
+    """For the core of the folder, by their own CMakeLists.txt; an ExecuTorch that has CMSIS-NN is not overruled."""
+    sources = plain(tmp_path / "CMSIS-NN", "Include/arm_nnfunctions.h")
+    (sources / "one.c").write_text("#if __ARM_ARCH != 8\n#error another core\n#endif\nint one(void) { return 1; }\n")
+    (sources / "CMakeLists.txt").write_text("add_library(cmsis-nn STATIC one.c)\n")
+    options = BuildOptions(hollow, tmp_path / "out", cmsis_nn=sources)
+    with pytest.raises(BuildError, match="undefined reference to executorch::"):
+        build(core_folder, options)
+    assert [path.name for path in (tmp_path / "out" / "cmsis-nn").glob("*.a")] == ["libcmsis-nn.a"]
+    own = tmp_path / "own"
+    shutil.copytree(hollow, own)
+    with (own / "lib/cmake/ExecuTorch/executorch-config.cmake").open("a") as file:
+        file.write("add_library(cmsis-nn STATIC IMPORTED)\n")
+    with pytest.raises(BuildError, match="This ExecuTorch has CMSIS-NN already: leave out --cmsis-nn"):
+        build(core_folder, dataclasses.replace(options, runtime=own))
+
+
 def test_tools_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One message names all of them, and `doctor` each."""
     folder = plain(tmp_path, "CMakeLists.txt", "board/toolchain.cmake", "bin/empty", "my.cmake")
@@ -158,16 +187,26 @@ def test_without_the_driver(npu_folder: Path, hollow: Path, tmp_path: Path) -> N
 def test_what_the_linker_does_not_find(core_folder: Path, hollow: Path, tmp_path: Path) -> None:
     """All sources compile with ExecuTorch's headers; the names that a hollow ExecuTorch lacks, and how many more."""
     steps: list[float] = []
-    with pytest.raises(BuildError, match=r"has no cmsis-nn, .* or name the folder .*: -DCMAKE_LIBRARY_PATH"):
+    with pytest.raises(BuildError, match=r"has no cmsis-nn, .* Try: --cmsis-nn PATH of CMSIS-NN's sources"):
         build(core_folder, BuildOptions(hollow, tmp_path / "out"))
-    where = f"CMAKE_LIBRARY_PATH={hollow}"
-    options = BuildOptions(hollow, tmp_path / "out", definitions=[where])
+    options = BuildOptions(hollow, tmp_path / "out", cmsis_nn=hollow)
     with pytest.raises(BuildError, match=r"undefined reference to executorch::[\w:]+, .* and \d+ more.*an ExecuTorch"):
         build(core_folder, options, lambda name, part: steps.append(part))
     assert steps == sorted(steps) and len(steps) > 8 and steps[-1] == 1.0
     objects = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.obj")}
     done = CliRunner().invoke(
-        app, ["board", "build", str(core_folder), "--runtime", str(hollow), "-o", str(options.output), "-D", where]
+        app,
+        [
+            "board",
+            "build",
+            str(core_folder),
+            "--runtime",
+            str(hollow),
+            "-o",
+            str(options.output),
+            "--cmsis-nn",
+            str(hollow),
+        ],
     )
     assert done.exit_code == 1 and "undefined reference to executorch::" in done.output
     assert objects and all(path.stat().st_mtime_ns == time for path, time in objects.items())

@@ -249,10 +249,17 @@ class Build:
         Path | None, console.option("FILE.cmake", "Another toolchain file.", default="board/toolchain.cmake")
     ] = None
 
+    cmsis_nn: Annotated[
+        Path | None,
+        console.option(
+            "PATH", "CMSIS-NN's sources, or the folder of its library.", default="that of the installed ExecuTorch"
+        ),
+    ] = None
+
     def options(self, output: Path | None = None) -> BuildOptions:
         from micronpu.deploy.build import BuildOptions
 
-        return BuildOptions(self.runtime, output, self.toolchain, self.linker, self.define or ())
+        return BuildOptions(self.runtime, output, self.toolchain, self.linker, self.define or (), self.cmsis_nn)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _APPLICATION, _LOG = f"{SHARED}_app", "micronpu-build.log"
 _INSIDE = ("", "lib/cmake/ExecuTorch", "cmake/ExecuTorch")
 _CONFIG = "executorch-config.cmake"
 _OWN = f"CMAKE_PROJECT_NAME:STATIC={SHARED}_firmware"
+_CMSIS_NN = "cmsis-nn"
+_OF_CMSIS_NN = ("Include/arm_nnfunctions.h", f"lib{_CMSIS_NN}.a", f"lib/lib{_CMSIS_NN}.a")
 _STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 _UNDEFINED = re.compile(r"undefined reference to `([^'(]+)")
 _MOST = 4
@@ -30,6 +32,7 @@ _LINKER, _COLLECT = re.compile(r"^\S*/ld(\.bfd)?: (?!.*(: in function|warning: )
 """Lines with an error, other lines of the linker, and the line of gcc, which says only that there were such lines."""
 _CAUSES = (
     (r"VFP register|[Cc]onflicting (CPU|architecture)", "an ExecuTorch that is built for the core of this folder"),
+    (rf"has no {_CMSIS_NN}", "--cmsis-nn PATH of CMSIS-NN's sources, which are compiled, or of its library"),
     (r"overflowed by", "a larger chip, a smaller program, or a linker script of your own: --linker FILE.ld"),
     (
         r"undefined reference|executorch/\S+: No such file",
@@ -53,6 +56,7 @@ class BuildOptions:
         toolchain: CMake's toolchain file; default: that of the folder.
         linker: linker script of a board; default: that of the folder, for the emulated board.
         definitions: further variables of CMake, such as ``MICRONPU_RUNS=10``.
+        cmsis_nn: CMSIS-NN's sources, or the folder of its library; default: that of the ExecuTorch.
     """
 
     runtime: Path | None = None
@@ -60,6 +64,7 @@ class BuildOptions:
     toolchain: Path | None = None
     linker: Path | None = None
     definitions: Sequence[str] = ()
+    cmsis_nn: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
     output = options.output or folder / "build"
     _check_output(output)
     given = _definitions(folder, options)
+    if options.cmsis_nn is not None:
+        given[f"{SHARED.upper()}_CMSIS_NN"] = str(_cmsis_nn(options.cmsis_nn, text))
     check_tools(own_toolchain=options.toolchain is None)
     (output / "CMakeCache.txt").unlink(missing_ok=True)  # options of an earlier build are not kept
     log: list[str] = []
@@ -154,7 +161,7 @@ def _check_output(output: Path) -> None:
         raise FileError(f"{output} was built with another generator than Ninja.", hint="a new folder: --output DIR")
 
 
-def _definitions(folder: Path, options: BuildOptions) -> Mapping[str, str]:
+def _definitions(folder: Path, options: BuildOptions) -> dict[str, str]:
     """Return variables of CMake."""
     toolchain = options.toolchain or folder / "board" / "toolchain.cmake"
     if not toolchain.is_file():
@@ -187,6 +194,19 @@ def _package(runtime: Path, folder: Path) -> Path:
         raise OptionError(f"{runtime} has ExecuTorch's sources, and not an installation for a core.", hint=_how(folder))
     what = "has no ExecuTorch that is installed for a core" if runtime.is_dir() else "is not a folder"
     raise OptionError(f"{runtime} {what}: no lib/cmake/ExecuTorch/{_CONFIG}.", hint=_how(folder))
+
+
+def _cmsis_nn(path: Path, text: str) -> Path:
+    """Return the folder of CMSIS-NN for a folder whose CMakeLists.txt has this text."""
+    if _CMSIS_NN not in text:
+        raise OptionError("No kernel of this folder calls CMSIS-NN.", hint="leave out --cmsis-nn")
+    if not any((path / inside).is_file() for inside in _OF_CMSIS_NN):
+        what = "has neither CMSIS-NN's sources nor its library" if path.is_dir() else "is not a folder"
+        raise OptionError(
+            f"{path} {what}: there is no {', no '.join(_OF_CMSIS_NN)}.",
+            hint="git clone https://github.com/ARM-software/CMSIS-NN, and that folder",
+        )
+    return path.resolve()
 
 
 def _how(folder: Path) -> str:

@@ -27,8 +27,7 @@ class CmsisNnKernels(KernelLibrary):
             category="Cortex-M",
             build_option="-DEXECUTORCH_BUILD_CORTEX_M=ON",
             build_note="This downloads CMSIS-NN; `-DCMSIS_NN_LOCAL_PATH=PATH` takes sources that are there. For an "
-            "ExecuTorch without it, `micronpu board build -D CMAKE_LIBRARY_PATH=PATH` names the folder of an installed "
-            "`libcmsis-nn.a`.",
+            "ExecuTorch without it, `micronpu board build --cmsis-nn PATH` takes such sources or a `libcmsis-nn.a`.",
             calls=("cmsis-nn",),
             packs=("    - pack: ARM::CMSIS-NN",),
             components=("    - component: ARM::CMSIS:NN Lib",),
