@@ -73,11 +73,7 @@ class ModelView:
 
 
 def read_model(data: bytes) -> ModelView:
-    """Read a model with one subgraph.
-
-    Raises:
-        CorruptFlatbufferError: not a LiteRT model, several subgraphs, or an index out of range.
-    """
+    """Read a model with one subgraph; raise `CorruptFlatbufferError` for any other."""
     root = flatbuffer.root(data, b"TFL3")
     subgraphs = root.vector(2)
     need(subgraphs.length == 1, f"it has {subgraphs.length} subgraphs instead of one")

@@ -37,10 +37,13 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from micronpu.base.errors import PayloadError
 from micronpu.base.parsing import parse_json
+
+if TYPE_CHECKING:
+    from micronpu.ir.graph import Graph
 
 Kind = Literal["silicon", "reference"]
 
@@ -199,17 +202,25 @@ class Artifacts:
         object.__setattr__(self, "versions", MappingProxyType(dict(self.versions)))
 
 
+def layout_of(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
+    """Mapping from tensors of a graph's call to those of the NPU program, in the converter's order."""
+    inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
+    outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs
+    return PayloadLayout(
+        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in inputs),
+        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in outputs),
+        num_arguments=len(graph.inputs),
+        version=artifacts.payload_version,
+    )
+
+
 def align(size: int) -> int:
     """`size` in bytes rounded up to the payload's alignment."""
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def kind_of(microcode: bytes) -> Kind:
-    """Return the kind of program in a microcode section, from its first word.
-
-    Raises:
-        PayloadError: neither microcode of an NPU nor our container.
-    """
+    """Return the kind of program in a microcode section, from its first word."""
     magic = int.from_bytes(microcode[:4], "little") if len(microcode) >= 4 else None
     if magic == SILICON_MAGIC:
         return "silicon"
@@ -388,15 +399,7 @@ def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_ope
 
 
 def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
-    """Verify a reference container and return its model.
-
-    Args:
-        microcode: the 64-byte record; more bytes are ignored.
-        weights: the LiteRT model; more bytes (padding) are ignored.
-
-    Raises:
-        PayloadError: microcode of real silicon, another format version, truncated, or a wrong checksum.
-    """
+    """Verify a reference container and return its model; both may be followed by more bytes, which are ignored."""
     if kind_of(microcode) == "silicon":
         raise PayloadError(
             "The payload holds microcode for a real chip, which the host cannot execute.",

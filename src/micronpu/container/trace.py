@@ -24,12 +24,7 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """An operator that the NPU's compiler received.
-
-    Attributes:
-        kind: such as "Conv2d".
-        source: ``file:line`` of the user's model without folders, or "".
-    """
+    """An operator that the NPU's compiler received, and ``file:line`` of the user's model without folders, or ""."""
 
     kind: str
     source: str
@@ -88,11 +83,7 @@ def _identity(payload: bytes) -> str:
 
 
 def trace_of(payload: bytes, named_data: Mapping[str, bytes]) -> StreamTrace | None:
-    """Return the first trace of a payload in its named data; None if there is none.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Return the first trace of a payload in its named data; None if there is none."""
     begin = _begin(payload)
     data = next((named_data[key] for key in sorted(named_data) if key.startswith(begin)), None)
     if data is None:

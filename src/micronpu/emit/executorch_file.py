@@ -93,13 +93,8 @@ def jump(condition: int, destination: int) -> Table:
 
 
 def delegate(name: str, payload: int, specs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
-    """Return a delegate of a method.
-
-    Args:
-        name: of the backend in the runtime's registry.
-        payload: index into `Program.payloads`, which are stored in the flatbuffer.
-        specs: keys and values of its compile specs.
-    """
+    """Return a delegate of a method: a backend in the runtime's registry, the index of its payload, and its compile
+    specs."""
     compile_specs = [{"key": key, "value": value} for key, value in specs]
     return {"id": name, "processed": {"location": 0, "index": payload}, "compile_specs": compile_specs}
 
@@ -129,13 +124,8 @@ class Method:
 
 @dataclass
 class Program:
-    """Contents of a file.
-
-    Attributes:
-        constants: the data of constant tensors.
-        states: initial values of tensors that persist across calls.
-        named_data: data by key, stored beside payloads.
-    """
+    """Contents of a file; states are initial values of tensors that persist across calls, and named data is stored
+    beside payloads."""
 
     methods: list[Method] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)

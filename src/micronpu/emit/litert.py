@@ -13,14 +13,15 @@ from ai_edge_litert import schema_py_generated as schema
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation, Padding2d
 
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
-_ROOM, _ROOM_PER_TENSOR = 1 << 16, 1 << 10
-"""Estimated bytes of a model without its constants: fixed, and per tensor."""
+_ROOM, _ROOM_PER_TENSOR, _ROOM_PER_SCALE = 1 << 16, 1 << 10, 12
+"""Estimated bytes of a model without its constants: fixed, per tensor, and per scale with its zero point."""
 BUFFER_ALIGNMENT = 16
 """Alignment of a buffer's data in bytes, required by LiteRT's schema."""
 _TYPES = {
@@ -32,19 +33,6 @@ _TYPES = {
     DType.FLOAT32: schema.TensorType.FLOAT32,
     DType.BOOL: schema.TensorType.BOOL,
 }
-
-
-@dataclass(frozen=True)
-class LiteRtModel:
-    """A LiteRT model and its relation to the graph.
-
-    Attributes:
-        data: the flatbuffer.
-        nodes: for every LiteRT operator, the index of the graph's node that it implements.
-    """
-
-    data: bytes
-    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -158,7 +146,7 @@ class LiteRtEmitter:
 
     # -- the walk
 
-    def write(self, graph: Graph) -> LiteRtModel:
+    def write(self, graph: Graph) -> WrittenModel:
         inputs = [self._of(t).index for t in graph.inputs]
         for index, node in enumerate(graph.nodes):
             self._node, self._node_index = node, index
@@ -166,7 +154,7 @@ class LiteRtEmitter:
         self._node = None
         self._subgraph.inputs = inputs
         self._subgraph.outputs = [self._of(t).index for t in graph.outputs]
-        return LiteRtModel(pack(self._model, self._room + _ROOM), tuple(self._nodes))
+        return WrittenModel(pack(self._model, self._room + _ROOM), tuple(self._nodes))
 
     @property
     def _current(self) -> Node:
@@ -180,26 +168,9 @@ class LiteRtEmitter:
         return self._tensors[tensor]
 
     def _tensor(self, name: str, type: TensorType, data: Array | None) -> LiteRtTensor:
-        table = schema.TensorT()
-        table.name = name
-        table.shape = np.array(type.shape, np.int32)
-        table.type = _TYPES[type.dtype]
-        table.buffer = 0
         self._room += _ROOM_PER_TENSOR + (0 if data is None else data.nbytes + BUFFER_ALIGNMENT)
-        if data is not None:
-            buffer = schema.BufferT()
-            buffer.data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            table.buffer = len(self._model.buffers)
-            self._model.buffers.append(buffer)
-        if type.qparams is not None:
-            quantization = schema.QuantizationParametersT()
-            quantization.scale = np.array(type.qparams.scale, np.float32)
-            quantization.zeroPoint = np.array(type.qparams.zero_point, np.int64)
-            quantization.quantizedDimension = type.qparams.axis or 0
-            self._room += quantization.scale.nbytes + quantization.zeroPoint.nbytes
-            table.quantization = quantization
-        self._subgraph.tensors.append(table)
-        return LiteRtTensor(len(self._subgraph.tensors) - 1)
+        self._room += 0 if type.qparams is None else _ROOM_PER_SCALE * len(type.qparams.scale)
+        return LiteRtTensor(add_tensor(self._model, self._subgraph, name, type, data))
 
     def _code(self, builtin: str, version: int) -> int:
         key = (builtin, version)
@@ -213,6 +184,30 @@ class LiteRtEmitter:
             self._codes[key] = len(self._model.operatorCodes)
             self._model.operatorCodes.append(code)
         return self._codes[key]
+
+
+def add_tensor(model: Any, graph: Any, name: str, type: TensorType, data: Array | None = None) -> int:
+    """Append a tensor to a graph of a model in LiteRT's object form; return its index."""
+    table = schema.TensorT()
+    table.name, table.type = name, _TYPES[type.dtype]
+    table.shape = np.array(type.shape, np.int32)
+    table.buffer = 0 if data is None else add_buffer(model, np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+    if type.qparams is not None:
+        quantization = schema.QuantizationParametersT()
+        quantization.scale = np.array(type.qparams.scale, np.float32)
+        quantization.zeroPoint = np.array(type.qparams.zero_point, np.int64)
+        quantization.quantizedDimension = type.qparams.axis or 0
+        table.quantization = quantization
+    graph.tensors.append(table)
+    return len(graph.tensors) - 1
+
+
+def add_buffer(model: Any, data: Array) -> int:
+    """Append bytes to a model in LiteRT's object form; return their index."""
+    buffer = schema.BufferT()
+    buffer.data = data
+    model.buffers.append(buffer)
+    return len(model.buffers) - 1
 
 
 class _AlignedBuffer(schema.BufferT):
@@ -247,10 +242,6 @@ def pack(model: Any, room: int = _ROOM) -> bytes:
     return bytes(memoryview(builder.Bytes)[builder.Head() :])
 
 
-def to_litert(graph: Graph) -> LiteRtModel:
-    """Write a legalised graph as a LiteRT model.
-
-    Raises:
-        InternalError: LiteRT cannot express the form of an operator; see `micronpu.passes`.
-    """
+def to_litert(graph: Graph) -> WrittenModel:
+    """Write a legalised graph as a LiteRT model."""
     return LiteRtEmitter().write(graph)

@@ -16,13 +16,14 @@ import numpy.typing as npt
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit import tosa_schema as schema
-from micronpu.emit.tosa_file import NUMPY, SHAPE, TosaModel, TosaOperator, TosaTensor, serialized
+from micronpu.emit.tosa_file import NUMPY, SHAPE, TosaOperator, TosaTensor, serialized
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.arithmetic import quantize_multiplier, quantize_multipliers
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Size2d
 
-__all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator"]
+__all__ = ["MAX_RANK", "TosaEmitter", "TosaTensor", "accumulator"]
 
 MAX_RANK = 6
 """Maximum rank of a tensor (level 8K of the specification)."""
@@ -86,11 +87,7 @@ class TosaEmitter:
         return self._of(self._current.inputs[index])
 
     def constant_input(self, index: int) -> Array:
-        """Return the value of a constant operand.
-
-        Raises:
-            UnsupportedError: it is computed at run time.
-        """
+        """Return the value of a constant operand; raise `UnsupportedError` if it is computed at run time."""
         data = self._current.inputs[index].data
         if data is None:
             role = self._current.op.operand_names[index]
@@ -126,20 +123,9 @@ class TosaEmitter:
     # -- operators
 
     def add(
-        self,
-        name: str,
-        inputs: Sequence[TosaTensor],
-        shape: Sequence[int],
-        dtype: str,
-        *arguments: Any,
+        self, name: str, inputs: Sequence[TosaTensor], shape: Sequence[int], dtype: str, *arguments: Any
     ) -> TosaTensor:
-        """Append a TOSA operator for the current node and return its result.
-
-        Args:
-            name: of the operator in TOSA.
-            shape, dtype: of the result.
-            arguments: see `TosaOperator`.
-        """
+        """Append a TOSA operator for the current node and return its result; see `TosaOperator`."""
         self._count += 1
         output = TosaTensor(f"{self._current.output.name}/{self._count}", tuple(int(n) for n in shape), dtype)
         if output.rank > MAX_RANK:
@@ -277,12 +263,7 @@ class TosaEmitter:
         return self._convolution(name, (x, weight, bias), shape, zeros, padding, stride, dilation)
 
     def plain_convolution(
-        self,
-        x: TosaTensor,
-        weight: TosaTensor,
-        shape: Sequence[int],
-        zeros: tuple[int, int],
-        name: str = "CONV2D",
+        self, x: TosaTensor, weight: TosaTensor, shape: Sequence[int], zeros: tuple[int, int], name: str = "CONV2D"
     ) -> TosaTensor:
         """A convolution without bias, padding and stride; ``zeros`` are the zero points of x and of the weights."""
         bias = self.number(0, accumulator(x.dtype))
@@ -431,12 +412,7 @@ class TosaEmitter:
         return self.requantize_by(*quantize_multipliers(factors), x, limits, zero)
 
     def requantize_by(
-        self,
-        multipliers: Sequence[int],
-        shifts: Sequence[int],
-        x: TosaTensor,
-        limits: tuple[int, int],
-        zero: int = 0,
+        self, multipliers: Sequence[int], shifts: Sequence[int], x: TosaTensor, limits: tuple[int, int], zero: int = 0
     ) -> TosaTensor:
         """Same as `requantize`, with the output of `quantize_multiplier`."""
         y = self.output_type
@@ -489,12 +465,8 @@ class TosaEmitter:
 
     # -- traversal
 
-    def write(self, graph: Graph, numbers: Sequence[int] | None = None) -> TosaModel:
-        """Return the model of a graph.
-
-        Args:
-            numbers: node numbers in `TosaModel.nodes`; default: positions.
-        """
+    def write(self, graph: Graph, numbers: Sequence[int] | None = None) -> WrittenModel:
+        """Return the model of a graph; its nodes have numbers in `WrittenModel.nodes`, by default their positions."""
         for index, node in enumerate(graph.nodes):
             self._node, self._node_index = node, index if numbers is None else numbers[index]
             first = len(self._operators)

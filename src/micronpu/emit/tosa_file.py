@@ -13,6 +13,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.types import Shape
 
 SHAPE = "SHAPE"
@@ -27,19 +28,6 @@ NUMPY: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 """NumPy types of constants by TOSA's element type."""
-
-
-@dataclass(frozen=True)
-class TosaModel:
-    """A TOSA model and its relation to the graph.
-
-    Attributes:
-        data: the flatbuffer.
-        nodes: index of the graph's node for every TOSA operator in the file's order, constants included.
-    """
-
-    data: bytes
-    nodes: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -64,12 +52,8 @@ class TosaTensor:
 
 @dataclass(eq=False)
 class TosaOperator:
-    """A TOSA operator.
-
-    Attributes:
-        arguments: fields of its attribute in the schema's order: truth values, integers, lists of them, modes, bytes.
-        node: the graph's node that the operator implements.
-    """
+    """A TOSA operator of a node of the graph; its arguments are the fields of its attribute in the schema's order:
+    truth values, integers, lists of them, modes, bytes."""
 
     name: str
     inputs: tuple[TosaTensor, ...]
@@ -80,7 +64,7 @@ class TosaOperator:
 
 def serialized(
     inputs: Sequence[TosaTensor], outputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]
-) -> TosaModel:
+) -> WrittenModel:
     """Serialize operators in execution order; constants precede their first reader.
 
     The bytes are the same as those of TOSA's own serializer.
@@ -112,7 +96,7 @@ def serialized(
         schema.Graph.COMPATIBILITY: {schema.Compatibility.READER: library},
     }
     data = writer.finish(writer.table(graph), schema.IDENTIFIER)
-    return TosaModel(data, tuple(step.node for step in steps))
+    return WrittenModel(data, tuple(step.node for step in steps))
 
 
 def _with_constants(inputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]) -> Iterator[TosaOperator]:

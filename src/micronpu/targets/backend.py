@@ -145,10 +145,7 @@ class Backend(ABC):
         return None
 
     def executor(
-        self,
-        payload: bytes | memoryview,
-        graph: Callable[[], Executor] | None = None,
-        proof: Proof | None = None,
+        self, payload: bytes | memoryview, graph: Callable[[], Executor] | None = None, proof: Proof | None = None
     ) -> Executor:
         """Return the executor of a payload on the host, if the native part of the backend registers a simulator.
 

@@ -120,11 +120,8 @@ class Board:
         return memory.name if memory is not None else ""
 
     def regions(self, program: int | Sequence[Item], pools: Pools) -> tuple[Region, ...]:
-        """Return the content of each memory of the chip, without the firmware's own code.
-
-        Args:
-            program: bytes of the program's file, or its parts.
-        """
+        """Return the content of each memory of the chip, without the firmware's own code; ``program`` is the bytes of
+        the program's file, or its parts."""
         sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
         sram, far, flash = self.sram, self.far, self.flash
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
@@ -156,15 +153,8 @@ class Board:
 
 
 def board_of(plan: Plan, target: str | None) -> Board:
-    """Return the board that a program is for.
-
-    Args:
-        target: as for `micronpu.compile`; default: the target in the program.
-
-    Raises:
-        OptionError: there is no such target, or the program cannot run on it.
-        PayloadError: a payload cannot be read.
-    """
+    """Return the board that a program is for, by default of the target that it names; refuse one on which it cannot
+    run."""
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
     accelerator, on_device = "", True
     for delegate in plan.delegates:
@@ -192,12 +182,8 @@ def board_of(plan: Plan, target: str | None) -> Board:
 
 
 def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
-    """Return the board for all methods of a program: the first suitable one of comma-separated targets.
-
-    Raises:
-        OptionError: see `board_of` and `check_system`.
-        PayloadError: a payload cannot be read.
-    """
+    """Return the board for all methods of a program: the first suitable one of comma-separated targets; see
+    `board_of`."""
     whole = plans[0]
     if len(plans) > 1:
         # A plan with the calls of all methods; only delegates and operators are examined.
@@ -221,12 +207,7 @@ def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
 
 
 def check_system(plan: Plan, board: Board) -> None:
-    """Refuse a core that expects another delegate than the program's, because inputs would be passed differently.
-
-    Raises:
-        OptionError: the core does not match.
-        PayloadError: a payload cannot be read.
-    """
+    """Refuse a core that expects another delegate than the program's, because inputs would be passed differently."""
     known = ((firmware_of(delegate.backend), delegate.payload) for delegate in plan.delegates)
     systems = {firmware.is_for_linux(payload) for firmware, payload in known if firmware is not None}
     core = board.core
@@ -303,11 +284,6 @@ def _core(target: Target) -> str:
 
 
 def _check(plan: Plan, target: Target, accelerator: str) -> None:
-    """Refuse a target on which the program cannot run.
-
-    Raises:
-        OptionError: the reason.
-    """
     hint = "the target that the program was compiled for"
     backends = {backend.backend_id: backend for backend in BACKENDS.values() if backend.backend_id}
     for backend_id in plan.backends:
@@ -406,11 +382,7 @@ class Pools:
 
 
 def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
-    """Return the pools of a method.
-
-    Raises:
-        PayloadError: a delegate's payload cannot be read.
-    """
+    """Return the pools of a method."""
     scratch, unknown, inside = [], [], 0
     temporary = max((lookup_bytes(call.arguments, sizes) for call in plan.calls if call.operator), default=0)
     for delegate in plan.delegates:
@@ -434,11 +406,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
 
 
 def pools_of_all(plans: Sequence[Plan], sizes: Sizes = ON_CORE) -> Pools:
-    """Return the pools of all methods of a program, which share allocators and run one at a time.
-
-    Raises:
-        PayloadError: a delegate's payload cannot be read.
-    """
+    """Return the pools of all methods of a program, which share allocators and run one at a time."""
     every = [pools_of(plan, sizes) for plan in plans]
     return Pools(
         planned=tuple(max(row) for row in zip_longest(*(own.planned for own in every), fillvalue=0)),

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Started:
-    """An accelerator that a firmware starts, and its chip.
-
-    Attributes:
-        fast_scratch: bytes of its private memory, in addition to the pools; 0 for none.
-    """
+    """An accelerator that a firmware starts, its chip, and bytes of its private memory in addition to the pools."""
 
     accelerator: str
     chip: Chip | None
@@ -79,13 +75,7 @@ class KernelLibrary:
         return {}
 
     def objection(self, plan: Plan, core: str, target: str, instructions: str = "") -> str:
-        """Reason why a core cannot run the kernels that a program calls, as a sentence; "" if it can.
-
-        Args:
-            core: its name.
-            target: of the program.
-            instructions: of the core, if its chip file names them.
-        """
+        """Reason why a core cannot run the kernels that a program for a target calls, as a sentence; "" if it can."""
         return ""
 
 

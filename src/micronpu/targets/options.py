@@ -54,7 +54,6 @@ class Options:
 
     @classmethod
     def _keys(cls) -> dict[str, str]:
-        """The key in compile specs of each field."""
         return {f.name: cls.silicon_key if f.name == "silicon" else f.name for f in fields(cls)}
 
     def program_values(self) -> dict[str, Any]:
@@ -69,11 +68,7 @@ class Options:
         return [CompileSpec(key, value) for key, value in self.to_pairs()]
 
     def to_pairs(self, *, for_program: bool = False) -> list[tuple[str, bytes]]:
-        """Return key-value pairs, values as JSON.
-
-        Args:
-            for_program: omit fields that only concern the compiling machine, such as paths.
-        """
+        """Return key-value pairs, values as JSON; those of a program omit what only concerns the compiling machine."""
         values = self.program_values() if for_program else asdict(self)
         defaults = {field.name: field.default for field in fields(self)}
         for name in self.only_where_given:
@@ -90,11 +85,7 @@ class Options:
 
     @classmethod
     def from_specs(cls, specs: Iterable[CompileSpec]) -> Self:
-        """Parse options from key-value pairs; missing keys get their defaults.
-
-        Raises:
-            OptionError: a key is unknown, duplicated or missing, or a value is invalid.
-        """
+        """Parse options from key-value pairs; missing keys get their defaults."""
         keys = cls._keys()
         known = {keys[f.name]: f for f in fields(cls)}
         values: dict[str, Any] = {}
@@ -150,11 +141,7 @@ class Switches:
         return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
 
     def check_switches(self) -> None:
-        """Refuse names that cannot be disabled.
-
-        Raises:
-            OptionError: there is no such pass or rewrite, or it is required.
-        """
+        """Refuse names that are no pass or rewrite, or a required one."""
         names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
         if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
             needed = {rewrite.name for rewrite in self.needed_rewrites}.difference(names)
@@ -202,12 +189,7 @@ class Rules(list[Rule]):
         return register
 
     def violated(self, node: Node, *arguments: Any, flavor: str = "") -> list[Reason]:
-        """Return every limit that an operator violates; empty if it satisfies all.
-
-        Args:
-            arguments: of the checks.
-            flavor: rule set to check.
-        """
+        """Return every limit of a rule set that an operator violates; empty if it satisfies all."""
         reasons = []
         for rule in self:
             finding = rule.check(*arguments) if rule.applies(node.op.name, flavor) else None

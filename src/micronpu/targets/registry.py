@@ -81,11 +81,7 @@ def core_library(namespace: str) -> KernelLibrary | None:
 
 
 def core_device(core: Core) -> Device:
-    """Return a device that runs non-delegated operators on a core in int8.
-
-    Raises:
-        OptionError: no backend has kernels for the core.
-    """
+    """Return a device that runs non-delegated operators on a core in int8."""
     devices = (backend.core_device(core) for backend in BACKENDS.values())
     found = next((device for device in devices if device is not None), None)
     if found is None:
@@ -94,11 +90,7 @@ def core_device(core: Core) -> Device:
 
 
 def backend_of(chip: Chip) -> Backend:
-    """Return the backend of a chip.
-
-    Raises:
-        OptionError: there is none with the name in its file.
-    """
+    """Return the backend of a chip."""
     for backend in BACKENDS.values():
         if backend.has(chip):
             return backend
@@ -111,21 +103,13 @@ def backend_of(chip: Chip) -> Backend:
 
 
 def chip_targets(chip: Chip) -> list[Target]:
-    """Return the targets of one chip.
-
-    Raises:
-        OptionError: there is no such backend, or its section of the chip is invalid.
-    """
+    """Return the targets of one chip."""
     backend = backend_of(chip)
     return [Target(entry, backend.name, backend.silicon(chip), chip) for entry in chip.targets]
 
 
 def all_targets(chips: Chips | None = None) -> dict[str, Target]:
-    """Return every target by name, without aliases.
-
-    Args:
-        chips: default: those of the package.
-    """
+    """Return every target by name, without aliases; by default of the package's chips."""
     chips = shipped_chips() if chips is None else chips
     found = {t.name: t for chip in chips.values() for t in chip_targets(chip)}
     for backend in BACKENDS.values():
@@ -260,15 +244,7 @@ def _check_installed(backend: Backend) -> None:
 
 
 def device_for(name: str, options: Options | None = None) -> Device:
-    """Return the device of a target.
-
-    Args:
-        name: of the target, see ``micronpu targets``.
-        options: of its backend; default: the target's defaults.
-
-    Raises:
-        OptionError: there is no such target, or the options are for another one.
-    """
+    """Return the device of a target, by default with the target's own options."""
     target = find_target(name)
     device = BACKENDS[target.backend].device(options_for(target, options), target.name, target.core)
     device.chip = target.chip

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.base.installed import VERSION
-from micronpu.emit.litert import pack, to_litert
+from micronpu.emit.litert import add_buffer, pack, to_litert
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, integers_behind, quantized_from
 from micronpu.frontend.tensors import lift
@@ -40,13 +40,8 @@ METADATA = "micronpu"
 
 @dataclass(frozen=True)
 class WholeNetwork:
-    """A network between its integer inputs and outputs.
-
-    Attributes:
-        graph: legalised for LiteRT.
-        inputs, outputs: names in the order of the program's own.
-        data: the LiteRT model.
-    """
+    """A network between its integer inputs and outputs: the graph legalised for LiteRT, names in the program's order,
+    and the model."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -88,15 +83,8 @@ def whole_network(module: GraphModule) -> WholeNetwork:
 
 @exclusive()
 def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartition]) -> bytes:
-    """Return the LiteRT model with a single NPU operator, which contains the program's command stream.
-
-    Args:
-        partitions: of the program compiled from the module.
-
-    Raises:
-        OptionError: LiteRT has no operator for the NPU.
-        UnsupportedError: the program is not one invocation of the NPU from input to output.
-    """
+    """Return the LiteRT model with a single NPU operator, which contains the stream of the program compiled from the
+    module."""
     parts = [part for part in partitions if part.litert_operator]
     if not parts:
         raise OptionError(
@@ -128,12 +116,9 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
 
 @dataclass(frozen=True)
 class _IntegerIO:
-    """The inside of an integer network, and its inputs and outputs.
+    """The inside of an integer network, and its inputs and outputs: nodes of integers, inputs with the program's name.
 
-    Attributes:
-        partitions: all operators; one, unless parts of the network are independent.
-        inputs: name of the program's input by the corresponding integer node.
-        outputs: integer nodes in the order of the program's outputs.
+    There are several partitions if parts of the network are independent.
     """
 
     partitions: tuple[Partition, ...]
@@ -183,7 +168,6 @@ def _inputs(view: ProgramView, read: Iterable[Node]) -> dict[Node, str]:
 
 
 def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
-    """The integer nodes of the program's outputs, in order."""
     output: Any = view.graph.output_node()
     found = []
     for node in output.args[0]:
@@ -205,11 +189,8 @@ def described(
     positions: Sequence[int],
     metadata: Sequence[tuple[str, bytes]] = (),
 ) -> bytes:
-    """Return the bytes of a LiteRT model after adding names of inputs and outputs, a signature, and metadata.
-
-    Args:
-        positions: for each output of the signature, the output of the model.
-    """
+    """Return the bytes of a LiteRT model after adding names of inputs and outputs, a signature, of which each output is
+    one of the model's, and metadata."""
     graph = model.subgraphs[0]
     model.description = f"micronpu {VERSION}"
     signature = schema.SignatureDefT()
@@ -223,10 +204,7 @@ def described(
     model.metadata = list(model.metadata or ())
     for name, content in ((METADATA, labels), *metadata):
         entry = schema.MetadataT()
-        entry.name, entry.buffer = name, len(model.buffers)
-        buffer = schema.BufferT()
-        buffer.data = np.frombuffer(content, np.uint8)
-        model.buffers.append(buffer)
+        entry.name, entry.buffer = name, add_buffer(model, np.frombuffer(content, np.uint8))
         model.metadata.append(entry)
     return pack(model)
 

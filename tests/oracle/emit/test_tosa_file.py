@@ -14,7 +14,8 @@ from tests.cases import Case, all_cases
 from micronpu.base.errors import UnsupportedError
 from micronpu.emit import tosa as emitter
 from micronpu.emit import tosa_schema as schema
-from micronpu.emit.tosa_file import TosaModel, TosaOperator, TosaTensor, serialized
+from micronpu.emit.tosa_file import TosaOperator, TosaTensor, serialized
+from micronpu.emit.written import WrittenModel
 from micronpu.targets.ethosu.legalize import to_tosa
 
 ATTRIBUTES = {name.removesuffix("Attribute").lower(): name for name in dir(tosa.TosaSerializerAttribute)}
@@ -57,7 +58,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def both(
         inputs: Sequence[TosaTensor], outputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]
-    ) -> TosaModel:
+    ) -> WrittenModel:
         ours = serialized(inputs, outputs, operators)
         assert ours.data == theirs(inputs, outputs, operators)
         sizes.append(len(ours.data))

@@ -68,11 +68,7 @@ RATES = {
     InstructionSet.DSP: _DSP,
     InstructionSet.MVE: Rates(product=0.198, single=0.198 * SINGLE, result=RESULT, moved=3),
 }
-BANDS = {
-    InstructionSet.SCALAR: (0.3, 2.0),
-    InstructionSet.DSP: (0.47, 1.03),
-    InstructionSet.MVE: (0.61, 1.41),
-}
+BANDS = {InstructionSet.SCALAR: (0.3, 2.0), InstructionSet.DSP: (0.47, 1.03), InstructionSet.MVE: (0.61, 1.41)}
 """Range of measured over estimated cycles in published results for the same networks, from the same benchmark. The
 range for cores without vector instructions is assumed: nothing is published."""
 SOFTMAX_CYCLES_PER_ELEMENT = 150

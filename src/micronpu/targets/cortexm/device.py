@@ -77,11 +77,7 @@ def plan_scratch(module: GraphModule) -> None:
 
 
 class CortexMPart(CorePart):
-    """The operators that a Cortex-M core computes in int8.
-
-    Args:
-        disabled: names of rewrites to skip.
-    """
+    """The operators that a Cortex-M core computes in int8, without the disabled rewrites."""
 
     def __init__(self, core: Core, disabled: Sequence[str] = ()) -> None:
         self.core = core
@@ -115,13 +111,7 @@ class CortexMPart(CorePart):
 
 
 class CortexMDevice(Device):
-    """A core without an NPU: nothing is delegated; operators with a CMSIS-NN kernel run in int8.
-
-    Args:
-        options: the core.
-        target: name in reports; default: the core's.
-        core: with the clock of its chip; default: the options' core without a clock.
-    """
+    """A core without an NPU: nothing is delegated; operators with a CMSIS-NN kernel run in int8."""
 
     def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:
         self.options = options

@@ -193,7 +193,6 @@ class Emitter:
 
 
 def _multipliers(emit: Emitter, node: Node) -> tuple[fx.Node, fx.Node]:
-    """Multiplier and shift of every output channel, as int32 constants."""
     x, weight, _ = node.input_types
     assert weight.qparams is not None
     pairs = per_channel_multipliers(x.scale, weight.qparams.scale, node.output.type.scale)

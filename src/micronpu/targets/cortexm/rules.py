@@ -62,21 +62,13 @@ def core_softmax_sum_fits(node: Node, disabled: Collection[str]) -> Finding | No
 
 
 def check_node(node: Node, disabled: Collection[str] = ()) -> list[Reason]:
-    """Return every limit that an operator violates; empty if the core computes it in int8.
-
-    Args:
-        disabled: names of rewrites to skip.
-    """
+    """Return every limit that an operator violates without the disabled rewrites; empty if the core computes it in
+    int8."""
     return RULES.violated(node, node, disabled)
 
 
 def legalize(graph: Graph, disabled: Collection[str] = (), pipeline: Pipeline = DEFAULT) -> Graph:
-    """Simplify an imported graph and rewrite operators without kernel, in place; return it.
-
-    Args:
-        disabled: names of passes and rewrites to skip.
-        pipeline: the passes that simplify.
-    """
+    """Simplify an imported graph by the pipeline and rewrite operators without kernel, in place; return it."""
     run_passes(graph, disabled=[name for name in disabled if name in switchable_passes()], pipeline=pipeline)
     FoldPads().run(graph)  # CMSIS-NN supports symmetric padding that LiteRT cannot express
     graph.remove_dead()

@@ -144,11 +144,7 @@ def sections(ini: str, prefix: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=32)
 def clock_hz(ini: str, system_config: str) -> float:
-    """Clock of the NPU in a system configuration, in hertz.
-
-    Raises:
-        OptionError: it is missing, or not a number.
-    """
+    """Clock of the NPU in a system configuration, in hertz; raise `OptionError` if it is missing, or not a number."""
     given = _entries(ini, f"System_Config.{system_config}").get("core_clock", "")
     try:
         clock = float(given)
@@ -162,14 +158,8 @@ def clock_hz(ini: str, system_config: str) -> float:
 
 @functools.lru_cache(maxsize=32)
 def with_entries(ini: str, system_config: str, entries: tuple[str, ...]) -> str:
-    """Override entries of a system configuration in an ini text.
-
-    Args:
-        entries: ``key=value`` each; the system configuration must have the key.
-
-    Raises:
-        OptionError: it does not have the key, or the value is not a positive number.
-    """
+    """Override entries of a system configuration in an ini text, ``key=value`` each, with a key that it has and a
+    positive number."""
     name = f"System_Config.{system_config}"
     known = _entries(ini, name)
     parser = configparser.ConfigParser(strict=False, interpolation=None)
@@ -258,11 +248,7 @@ def ports_of(ini: str, system_config: str, memory_mode: str, accelerator: Accele
 
 @functools.lru_cache(maxsize=32)
 def check_configuration(ini: str, system_config: str, memory_mode: str) -> None:
-    """Refuse a Vela configuration with entries that the compiler core would silently ignore.
-
-    Raises:
-        OptionError: the clock is missing, or a port or area does not exist.
-    """
+    """Refuse a Vela configuration with entries that the compiler core would silently ignore."""
     clock_hz(ini, system_config)
     system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
     for key in _AREAS:
@@ -321,11 +307,7 @@ _OTHERS = Timing(0.5, 2.0, (0.0, 10.0, 100.0), "nothing is published of this chi
 
 
 def timing_of(chip: Chip | None) -> Timing:
-    """Return the bands in the chip's file, or else the default.
-
-    Raises:
-        OptionError: `band` or `call_us` of the file are invalid.
-    """
+    """Return the bands in the chip's file, or else the default."""
     usual = _OTHERS
     if chip is None or chip.npu is None:
         return usual
@@ -356,11 +338,7 @@ class EthosUNpu:
 
     @classmethod
     def of(cls, chip: Chip) -> EthosUNpu:
-        """Return the Ethos-U of a chip that has one.
-
-        Raises:
-            OptionError: its section of the chip file is wrong.
-        """
+        """Return the Ethos-U of a chip that has one."""
         assert chip.npu is not None
         own = chip.npu.fields(
             *("accelerator", "system_config", "memory_mode", "band", "call_us", MEASURED, "base", "interrupt")
@@ -383,11 +361,8 @@ def areas(chip: Chip) -> dict[str, Memory | None]:
 
 
 def system_entries(chip: Chip, system_config: str = "", memory_mode: str = "") -> tuple[str, ...]:
-    """Return the entries of Vela's system configuration that a chip with a clock overrides.
-
-    Args:
-        system_config, memory_mode: default: the chip's, or else the accelerator's.
-    """
+    """Return the entries of Vela's system configuration that a chip with a clock overrides, by default for the chip's
+    own configuration and memory mode, or else the accelerator's."""
     npu = EthosUNpu.of(chip)
     assert chip.npu is not None
     accelerator = find_accelerator(npu.accelerator)

@@ -10,13 +10,7 @@ from micronpu.chips import Chip, load_measured
 from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.backend import Backend, Target, sentences
 from micronpu.targets.ethosu import BACKEND
-from micronpu.targets.ethosu.accelerators import (
-    EthosUNpu,
-    accelerators,
-    areas,
-    system_entries,
-    vela_package,
-)
+from micronpu.targets.ethosu.accelerators import EthosUNpu, accelerators, areas, system_entries, vela_package
 
 if TYPE_CHECKING:
     from executorch.export import RecipeType
@@ -111,10 +105,7 @@ class EthosU(Backend):
         build_simulator(SOURCES)
 
     def executor(
-        self,
-        payload: bytes | memoryview,
-        graph: Callable[[], Executor] | None = None,
-        proof: Proof | None = None,
+        self, payload: bytes | memoryview, graph: Callable[[], Executor] | None = None, proof: Proof | None = None
     ) -> Executor:
         from micronpu.targets.ethosu.host.executor import StreamCheck, StreamProgram
 

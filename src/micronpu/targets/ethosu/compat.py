@@ -257,11 +257,7 @@ def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | N
 
 
 def options_of(spec: Any) -> EthosUOptions:
-    """Return the options of a partitioner or a quantizer, given in either form.
-
-    Raises:
-        OptionError: they have neither form.
-    """
+    """Return the options of a partitioner or a quantizer, given in either form."""
     if isinstance(spec, EthosUCompileSpec):
         return spec.options
     if not isinstance(spec, EthosUOptions):

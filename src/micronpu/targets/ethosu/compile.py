@@ -12,11 +12,10 @@ from typing import Any
 from typing_extensions import Self
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.container.payload import PayloadLayout, TensorSlot, reference_artifacts
+from micronpu.container.payload import layout_of, reference_artifacts
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
-from micronpu.emit.litert import LiteRtModel
-from micronpu.emit.tosa import TosaModel
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, Intermediates, NamedData, RefusedPartitionError, graph_for_npu
@@ -52,14 +51,9 @@ class EthosUPartition(CompiledPartition):
         spec: what it was compiled for.
         nodes: index of the graph's node for each operator of Vela's input. These operators are the identifiers of
             the debug handles.
-        program: Vela's result, with its estimates.
-        plan: the plan it was compiled with, and its cost.
+        program, plan, rewrites, waiting, prefetch, searched: see `Planned`.
         others: cost of the other plans.
-        rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
-        waiting: number of operations that Vela starts too early, and that were made to wait.
         trace: operators that the operations of the stream implement.
-        prefetch: result of prefetching weights, or None if nothing was prefetched.
-        searched: result of the search for a faster program, or None if it was not requested.
         shares: True if several methods share its constants.
         beside: bytes of constants in the program outside of the payload, as far as they count for this partition.
     """
@@ -82,7 +76,7 @@ class EthosUPartition(CompiledPartition):
         return self.nodes
 
     @property
-    def model(self) -> LiteRtModel | TosaModel:
+    def model(self) -> WrittenModel:
         """Vela's input, written again on demand, since it is as large as the network and rarely needed."""
         return emitters_of(self.spec)[self.plan.format](self.graph)
 
@@ -106,10 +100,7 @@ class EthosUPartition(CompiledPartition):
     def program_bytes(self) -> Mapping[str, int]:
         """Vela writes weights and tables as one block; blocks in separate files are excluded."""
         inside = len(self.program.constants) if len(self.data) > len(self.program.constants) else 0
-        return {
-            CODE: min(len(self.program.commands), len(self.data)),
-            WEIGHTS: self.beside if self.shares else inside,
-        }
+        return {CODE: min(len(self.program.commands), len(self.data)), WEIGHTS: self.beside if self.shares else inside}
 
     def within(self, program: bytes) -> Self:
         made = super().within(program)
@@ -175,19 +166,11 @@ def _scheduled(best: Planned, spec: EthosUOptions) -> Planned:
         parts = _in_parts(best, program, spec)
         if parts is not None:
             return parts
-    if whole is None:
-        return best
-    program, prefetch = whole.proved(spec)
-    unproved = best.unproved or (prefetch.unproved if spec.verify_streams else "")
-    return replace(best, program=program, prefetch=prefetch, unproved=unproved)
+    return best if whole is None else best.scheduled(whole, spec)
 
 
 def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions) -> Planned | None:
-    """Split large operators and prefetch their weights; return None if that does not pay.
-
-    Args:
-        whole: the program without splitting, which the result must improve.
-    """
+    """Split large operators and prefetch their weights; return None if that does not improve the whole program."""
     graph = best.graph.clone()
     if not (used := in_parts(graph, spec.disabled_passes)):
         return None
@@ -208,62 +191,47 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions) -> Planned
     smaller = made.cycles <= whole.cycles and made.scratch_size < _LESS_MEMORY * whole.scratch_size
     if not (faster or smaller):
         return None
-    program, prefetch = parts.proved(spec)
-    if prefetch.objection:
-        return None
-    return replace(
+    divided = replace(
         best,
         graph=graph,
         emitted=emitted,
-        program=program,
         rewrites={**best.rewrites, **used},
         waiting=found.waiting,
-        unproved=found.unproved or (prefetch.unproved if spec.verify_streams else ""),
-        prefetch=replace(
-            prefetch, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size
-        ),
+        unproved=found.unproved,
     )
+    planned = divided.scheduled(parts, spec)
+    if planned.prefetch is None or planned.prefetch.objection:
+        return None
+    scratch = planned.program.scratch_size - best.program.scratch_size
+    return replace(planned, prefetch=replace(planned.prefetch, cycles=best.program.cycles, scratch=scratch))
 
 
-def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
+def _origins(graph: Graph, model: WrittenModel) -> str:
     """Origins in the user's model of a written model's operators, as JSON."""
-    rows = []
-    for index, number in enumerate(model.nodes):
-        node = graph.nodes[number]
-        origin = node.origin
-        found = {
+    rows = [
+        {
             "operator": index,
             "computes": str(node.op),
-            "nodes": list(origin.nodes),
-            "module": origin.module,
-            "source": origin.source,
-            "debug_handles": list(origin.debug_handles),
-            "passes": list(origin.passes),
+            "nodes": node.origin.nodes,
+            "module": node.origin.module,
+            "source": node.origin.source,
+            "debug_handles": node.origin.debug_handles,
+            "passes": node.origin.passes,
         }
-        rows.append(found)
+        for index, node in enumerate(graph.nodes[number] for number in model.nodes)
+    ]
     return json.dumps(rows, indent=1) + "\n"
 
 
 def accept_partition(graph: Graph, spec: EthosUOptions) -> None:
-    """Check that Vela compiles a graph to a usable program, unchanged or by some plan.
-
-    Raises:
-        RefusedPartitionError: it does not.
-        MemoryLimitError: every plan needs more SRAM than available.
-    """
+    """Raise `RefusedPartitionError` or `MemoryLimitError` unless Vela compiles a graph to a usable program, unchanged
+    or by some plan."""
     if _objections(graph, spec):
         plan_partition(graph, spec)
 
 
 def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPartition:
-    """Pack Vela's result for a partition.
-
-    Args:
-        name: of its first operator.
-
-    Raises:
-        FileError: an intermediate file cannot be written.
-    """
+    """Pack Vela's result for a partition, which has the name of its first operator."""
     files = Intermediates(spec.intermediates_dir, name)
     graph, model, program = best.graph, best.emitted, best.program
     files.write("graph_after.txt", lambda: f"{graph}\n")
@@ -287,6 +255,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
     estimate = estimated(program, spec.for_estimates)
+    formats = zip(program.sources, reads_sparse(program.commands), strict=False)
     return EthosUPartition(
         data=payload,
         graph=graph,
@@ -305,7 +274,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         prefetch=best.prefetch,
         searched=best.searched,
         costs=costs_of(estimate, model.nodes, spec.accelerator, program.clock_hz / 1e6),
-        sparse=_sparse(program, model.nodes),
+        sparse=frozenset(model.nodes[s] for s, sparse in formats if sparse and 0 <= s < len(model.nodes)),
         constant_bytes=len(program.constants),
         cycles=estimate.cycles,
         bus=estimate.bus,
@@ -329,14 +298,7 @@ def stored(
     return payload, named
 
 
-def _sparse(program: VelaProgram, nodes: Sequence[int]) -> frozenset[int]:
-    """The graph's nodes whose weights the stream reads as 2:4 sparse."""
-    formats = zip(program.sources, reads_sparse(program.commands), strict=False)
-    return frozenset(nodes[source] for source, sparse in formats if sparse and 0 <= source < len(nodes))
-
-
 def _patterned(graph: Graph) -> set[str]:
-    """Names of the program's nodes with 2:4 sparse weights."""
     found: set[str] = set()
     for node in graph.nodes:
         if any(t.data is not None and is_made_two_in_four(t.data) for t in node.inputs):
@@ -350,10 +312,9 @@ def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, pipeline
     Weights after a flattened image are usually reordered, so that the image need not be; if they are 2:4 sparse, that
     may cost more than it saves.
     """
-    others = tuple(name for name in (FoldTransposeIntoLinear.name,) if name not in spec.disabled_passes)
-    if not others:
+    if FoldTransposeIntoLinear.name in spec.disabled_passes:
         return best
-    ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
+    ordered = replace(spec, disabled_passes=(*spec.disabled_passes, FoldTransposeIntoLinear.name))
     try:
         graph = graph_for_npu(before.clone(), replace(ethosu_policy(ordered), pipeline=pipeline))
         found = _known(graph, ordered)
@@ -369,10 +330,6 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
     """Debug handles of the nodes that an operation of the stream computes, by the operator that Vela names for it.
 
     Vela fuses tables, clamps and reshapes with another operator, and names only that.
-
-    Args:
-        written: the node of every operator of the flatbuffer.
-        sources: the operators that Vela names.
     """
     named = {s: written[s] for s in sources if 0 <= s < len(written)}
     own = {h for i in named.values() for h in graph.nodes[i].origin.debug_handles}
@@ -392,11 +349,7 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
 
 
 def _objections(graph: Graph, spec: EthosUOptions, *, checks: bool = True) -> str:
-    """Reasons why no input format of Vela works for a graph; "" if one does.
-
-    Args:
-        checks: verify the streams, too, if the options allow it.
-    """
+    """Reasons why no input format works for a graph, or optionally why its streams are wrong; "" if there are none."""
     found, emitters = dict[str, str](), emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
@@ -436,16 +389,10 @@ def _beginning(graph: Graph, count: int) -> Graph:
     return Graph([t for t in graph.inputs if t in used], outputs, list(nodes))
 
 
-def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
+def _host_graph(graph: Graph, model: WrittenModel) -> bytes:
     """The integer graph in the open container that the plug-in runs."""
-    layout = PayloadLayout(
-        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in range(len(graph.inputs))),
-        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in range(len(graph.outputs))),
-        num_arguments=len(graph.inputs),
-    )
-    return pack_reference(
-        layout, reference_artifacts(model.data, len(graph.inputs), len(graph.outputs), len(model.nodes))
-    )
+    artifacts = reference_artifacts(model.data, len(graph.inputs), len(graph.outputs), len(model.nodes))
+    return pack_reference(layout_of(graph, artifacts), artifacts)
 
 
 def external_blocks(program: VelaProgram, spec: EthosUOptions) -> dict[str, tuple[str, NamedData]]:
@@ -463,13 +410,9 @@ def named_block(data: bytes, file: str) -> tuple[str, NamedData]:
 
 
 def _describe(program: VelaProgram) -> str:
-    """Vela's estimates as JSON."""
+    plain = ("cycles", "clock_hz", "memory", "scratch_size", "fast_scratch_size")
     figures = {
-        "cycles": program.cycles,
-        "clock_hz": program.clock_hz,
-        "memory": program.memory,
-        "scratch_size": program.scratch_size,
-        "fast_scratch_size": program.fast_scratch_size,
+        **{name: getattr(program, name) for name in plain},
         "command_bytes": len(program.commands),
         "constant_bytes": len(program.constants),
         "layers": [asdict(layer) for layer in program.layers],

@@ -39,11 +39,8 @@ class Estimated:
 
 
 def estimated(program: VelaProgram, spec: EthosUOptions, slower: Mapping[str, float] | None = None) -> Estimated:
-    """Estimate a program without running it.
-
-    Args:
-        slower: factors by which memories are slower than configured, by Vela's name.
-    """
+    """Estimate a program without running it; memories, by Vela's name, may be slower than configured by some
+    factors."""
     accelerator = spec.accelerator
     ports = ports_of(spec.ini, spec.system_config, spec.memory_mode, accelerator)
     if slower:
@@ -90,11 +87,8 @@ CALLS = "Calls of the NPU"
 
 
 def costs_of(estimate: Estimated, nodes: Sequence[int], accelerator: Accelerator, clock_mhz: float) -> dict[int, Cost]:
-    """Cost by index of the graph's node; nodes that Vela fused into others have none.
-
-    Args:
-        nodes: the node of every operator of Vela's input.
-    """
+    """Cost by index of the graph's node, given the node of every operator of Vela's input; nodes fused into others have
+    none."""
     layers: dict[int, list[tuple[LayerEstimate, Mapping[str, BusTraffic]]]] = {}
     for layer, moved in zip(estimate.layers, estimate.traffic, strict=True):
         if 0 <= layer.source < len(nodes):
@@ -129,13 +123,8 @@ def _cost(
 
 
 def npu_latency(cycles: Sequence[int], clock: float, source: str, timing: Timing) -> tuple[Latency, ...]:
-    """Estimated time of programs that run one after the other, and of their invocations.
-
-    Args:
-        cycles: of each program.
-        clock: in MHz.
-        source: origin of the memory data.
-    """
+    """Estimated time of programs of so many cycles each, one after the other, with a clock in MHz, and of their
+    invocations; ``source`` is the origin of the memory data."""
     if not cycles:
         return ()
     what = f"Vela's arithmetic and the bytes on the bus with {source}"

@@ -37,17 +37,8 @@ _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "TOSA's specifica
 
 
 class EthosUDevice(Device):
-    """An Ethos-U with its options.
-
-    Args:
-        spec: accelerator and options.
-        target: name in reports; default: the accelerator's.
-        checks: user-defined; operators that one of them refuses are not delegated.
-        core: computes unsupported operators in int8.
-
-    Attributes:
-        placed: decision on weights in SRAM for ``weights="auto"``, once it is made.
-    """
+    """An Ethos-U with its options; the core computes unsupported operators in int8, and operators that one of the
+    user's checks refuses are not delegated. `placed` is the decision on weights in SRAM, once it is made."""
 
     backend = BACKEND
 

@@ -41,14 +41,8 @@ _NEAR_BOUND = 1.05
 
 @dataclass(frozen=True)
 class ScheduleCandidate:
-    """An unverified schedule of a program.
-
-    Attributes:
-        old: the original program.
-        before: a run of it, or None.
-        program: the new program.
-        prefetch: its result, if it is right.
-    """
+    """An unverified schedule of a program: the old program with a run of it, if there is one, and the new one with its
+    result."""
 
     old: VelaProgram
     before: StreamRun | None
@@ -87,38 +81,28 @@ def _read_once(program: VelaProgram) -> int:
 
 
 def candidate(program: VelaProgram, spec: EthosUOptions, before: StreamRun | None = None) -> ScheduleCandidate | None:
-    """Return the program with prefetched weights if that pays; else None.
-
-    Args:
-        before: a run of it, if there is one.
-    """
+    """Return the program, of which there may be a run, with prefetched weights if that pays; else None."""
     memories = spec.memories
     if memories is None or not may_pay(program, spec):
         return None
     found = analysed(program, spec.accelerator.family, memories)
-    made = _best(found, _limit(program, spec))
+    room = int(spec.max_sram_bytes * PART_OF_MEMORY) - program.sram_bytes
+    made = _best(found, program.scratch_size + max(room, 0))
     return None if made is None else ScheduleCandidate(program, before, *made)
 
 
 @dataclass(frozen=True)
 class Resident:
-    """Estimate of a program with its constants in SRAM.
-
-    Attributes:
-        cycles: approximate, from Vela's estimates of its operations.
-        sram: bytes of SRAM.
-    """
+    """Estimate of a program with its constants in SRAM: cycles, from Vela's estimates of its operations, and bytes of
+    SRAM."""
 
     cycles: int
     sram: int
 
 
 def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Resident | None:
-    """Estimate a program with its constants in SRAM; None if they are there already or do not fit.
-
-    Args:
-        scratch: bytes of scratch memory for prefetched weights, which it would not need.
-    """
+    """Estimate a program with its constants in SRAM, and without the scratch memory for prefetched weights; None if
+    they are there already or do not fit."""
     memories = spec.memories
     if memories is None or not program.places or not spec.max_sram_bytes:
         return None
@@ -134,12 +118,6 @@ def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
         return False
     busy = sum(layer.work.near(memories) for layer in program.layers)
     return program.cycles > _NEAR_BOUND * max(busy, _read_once(program) / memories.stored_rate)
-
-
-def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
-    """Maximum size of the scratch memory in bytes."""
-    room = int(spec.max_sram_bytes * PART_OF_MEMORY) - program.sram_bytes
-    return program.scratch_size + max(room, 0)
 
 
 def _best(found: Analysed, limit: int) -> tuple[VelaProgram, PrefetchResult] | None:
@@ -164,7 +142,6 @@ def _best(found: Analysed, limit: int) -> tuple[VelaProgram, PrefetchResult] | N
 
 
 def _rooms(least: int, most: int) -> Iterator[int]:
-    """Increasing sizes of the scratch memory to try."""
     yield least
     more = _LEAST_ROOM
     while least + more < most:
@@ -175,12 +152,8 @@ def _rooms(least: int, most: int) -> Iterator[int]:
 
 
 def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> StreamRun:
-    """Run a program in the simulator, on random integers by default.
-
-    Raises:
-        SimulationError: it does something invalid, or something that the simulator does not model.
-        RuntimeUnavailableError: the simulator is not available.
-    """
+    """Run a program in the simulator, on random integers by default; raise `SimulationError` if it is invalid or not
+    modelled."""
     if inputs is None:
         seed = checksum(program)
         io = enumerate(program.inputs)
@@ -233,11 +206,7 @@ def compared(
 
 
 def _objection(before: StreamRun, made: VelaProgram, spec: EthosUOptions) -> str:
-    """How the results of a stream differ from those of a run, or "".
-
-    Raises:
-        MicroNpuError: see `run`.
-    """
+    """How the results of a stream differ from those of a run, or ""."""
     after = run(made, spec, before.inputs)
     for number, (old, new) in enumerate(zip(before.outputs, after.outputs, strict=True)):
         if wrong := int(np.count_nonzero(old != new)):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import MAX_RANK, TosaEmitter, TosaModel
+from micronpu.emit.litert import to_litert
+from micronpu.emit.tosa import MAX_RANK, TosaEmitter
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Rescaling
 from micronpu.ir.types import DType
@@ -72,7 +73,6 @@ def choose_sound(node: Node, spec: EthosUOptions) -> Choice | None:
 
 
 def _is_sound(node: Node) -> bool:
-    """True if Vela compiles the operator correctly and efficiently."""
     if isinstance(node.op, (FullyConnected, Amax, Amin, ReflectPad)):
         return False
     if isinstance(node.op, Mean):
@@ -85,7 +85,6 @@ def _is_sound(node: Node) -> bool:
 
 
 def _behind_reshapes(tensor: Tensor, producers: Mapping[Tensor, Node]) -> Tensor:
-    """The tensor before a chain of reshapes, or the tensor itself."""
     while tensor in producers and isinstance(producers[tensor].op, Reshape):
         tensor = producers[tensor].inputs[0]
     return tensor
@@ -199,21 +198,15 @@ def _flat(node: Node, source: Tensor) -> list[Node]:
     return chain.result(padded, node.output)
 
 
-Emitted = LiteRtModel | TosaModel
-"""A written model: its flatbuffer, and the index of the graph's node for each of its operators."""
-Emit = Callable[[Graph], Emitted]
+Emit = Callable[[Graph], WrittenModel]
 
 _MOST_ROWS = 65_535
 """Maximum rows of a gather or scatter: Vela writes their number to a 16-bit register."""
 _WRONG = "Vela miscompiles it"
 
 
-def to_tosa(graph: Graph) -> TosaModel:
-    """Write a graph that `run_passes` has legalised as a TOSA model; the graph is unchanged.
-
-    Raises:
-        UnsupportedError: an operator has no TOSA form.
-    """
+def to_tosa(graph: Graph) -> WrittenModel:
+    """Write a graph that `run_passes` has legalised as a TOSA model; the graph is unchanged."""
     legal = graph.clone()
     numbers = {node: index for index, node in enumerate(legal.nodes)}
     for step in LEGALIZE_TOSA:
@@ -240,11 +233,11 @@ def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
     """
     family = spec.accelerator.family
 
-    def litert(graph: Graph) -> LiteRtModel:
+    def litert(graph: Graph) -> WrittenModel:
         _refuse(graph, "litert", family)
         return to_litert(graph)
 
-    def tosa(graph: Graph) -> TosaModel:
+    def tosa(graph: Graph) -> WrittenModel:
         _refuse(graph, "tosa", family)
         # Usually right; wrong streams are detected by verification, so refuse it only if that is disabled.
         if not spec.verify_streams and (name := _convolves_slices(graph)):

@@ -55,11 +55,6 @@ _NO_EFFECT = (
 
 
 def _checked_value(flag: str, value: str) -> str:
-    """Return the value of one of `VELA_FLAGS`.
-
-    Raises:
-        OptionError: the flag does not accept it.
-    """
     allowed = VELA_FLAGS[flag][2]
     if isinstance(allowed, tuple) and value not in allowed:
         raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")

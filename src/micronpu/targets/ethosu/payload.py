@@ -12,6 +12,7 @@ Source: the public runtime of ExecuTorch (EthosUBackend.cpp, VelaBinStream); sta
 from __future__ import annotations
 
 import functools
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,30 +48,22 @@ class PayloadBlock:
 
 @dataclass(frozen=True)
 class VelaIO:
-    """An input or output of a Vela program.
-
-    Attributes:
-        shape: up to six sizes.
-        element_size: bytes per element.
-        address: offset in its region.
-        region: 1 is the scratch memory.
-    """
+    """An input or output of a Vela program, of up to six sizes, at an offset in a region: 1 is the scratch memory."""
 
     shape: tuple[int, ...]
     element_size: int
     address: int
     region: int
 
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.element_size
+
 
 @dataclass(frozen=True)
 class EthosUPayload:
-    """The content of a payload.
-
-    Attributes:
-        commands: register command stream with its driver actions.
-        constants: encoded weights and tables; a view of a payload if there is one.
-        scratch_size: bytes of memory for inputs, outputs and intermediate values.
-    """
+    """The content of a payload: commands with their driver actions, encoded weights and tables (a view of a payload if
+    there is one), and the bytes of scratch memory for inputs, outputs and intermediate values."""
 
     commands: bytes
     constants: bytes | memoryview
@@ -80,11 +73,7 @@ class EthosUPayload:
 
 
 def pack(program: EthosUPayload, external: Mapping[str, str] | None = None) -> bytes:
-    """Return a payload.
-
-    Args:
-        external: keys of blocks stored elsewhere, by name of the block.
-    """
+    """Return a payload; some blocks may be stored elsewhere, under keys by the block's name."""
     return b"".join(_packed(program, external or {}))
 
 

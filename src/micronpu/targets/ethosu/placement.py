@@ -79,12 +79,8 @@ class Placed:
 def placed(
     parts: Sequence[Partition], spec: EthosUOptions, plan: Callable[[Partition, EthosUOptions], Planned]
 ) -> Placed | None:
-    """Plan partitions again with all weights in SRAM; keep these plans if they fit and pay.
-
-    Args:
-        parts: with a `Planned` each, for flash.
-        plan: plans a partition.
-    """
+    """Plan partitions, which are planned for flash, again with all weights in SRAM; keep these plans if they fit and
+    pay."""
     plans = [part.plan for part in parts if isinstance(part.plan, Planned)]
     if not plans:
         return None
@@ -172,13 +168,8 @@ def _orders(parts: Sequence[EthosUPartition]) -> dict[Layer, Ordered]:
 
 @dataclass
 class _Copy:
-    """Constants that several programs read.
-
-    Attributes:
-        orders: target order of weights.
-        data: the constants.
-        members: partitions, each with the program that reads the copy.
-    """
+    """Constants that several programs read, the target order of weights, and the partitions, each with the program that
+    reads the copy."""
 
     orders: Mapping[Layer, Ordered]
     data: bytes = b""
@@ -198,11 +189,8 @@ class _Copy:
         return False
 
     def _placed(self, part: EthosUPartition, *, in_order: bool) -> tuple[VelaProgram, bytes] | None:
-        """The program of a partition for this copy, and the extended copy; None if it does not fit.
-
-        Args:
-            in_order: convert its weights to the target order.
-        """
+        """The program of a partition for this copy, optionally with its weights in the target order, and the extended
+        copy; None if it does not fit."""
         old, family = part.program, part.spec.accelerator.family
         actions, constants = actions_of(old.commands), bytes(old.constants)
         changed = reordered(actions, constants, self.orders, family) if in_order else None

@@ -7,7 +7,6 @@ compiled. Rewrites that cost more there than they did alone are undone.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
 from micronpu.emit.litert import to_litert
-from micronpu.ir.graph import Graph, Node, Stage, Tensor, verify
+from micronpu.emit.written import WrittenModel
+from micronpu.ir.graph import Graph, Node, Stage, verify
 from micronpu.ir.op import Rescaling
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.types import DType
@@ -26,13 +26,14 @@ from micronpu.passes.fusion import FoldPads, MergeReshapes, RemoveNoOps
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.rewrite import choose
 from micronpu.targets.ethosu.host.prove import StreamDiffersError, checked
-from micronpu.targets.ethosu.legalize import Emit, Emitted, copy_returned, emitters_of
+from micronpu.targets.ethosu.legalize import Emit, copy_returned, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.schedule.prefetch import PrefetchResult
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 if TYPE_CHECKING:
+    from micronpu.targets.ethosu.faster import ScheduleCandidate
     from micronpu.targets.ethosu.host.proof import StreamRun
 
 _LEAST_GAIN = 0.03
@@ -121,7 +122,7 @@ class Planned:
     """
 
     graph: Graph
-    emitted: Emitted
+    emitted: WrittenModel
     program: VelaProgram
     plan: VelaPlan
     plans: tuple[VelaPlan, ...]
@@ -132,6 +133,12 @@ class Planned:
     prefetch: PrefetchResult | None = None
     searched: Searched | None = None
     ran: StreamRun | None = None
+
+    def scheduled(self, made: ScheduleCandidate, spec: EthosUOptions) -> Planned:
+        """Return the plan with another schedule of its program, if that is verified; else with the objection."""
+        program, prefetch = made.proved(spec)
+        unproved = self.unproved or (prefetch.unproved if spec.verify_streams else "")
+        return replace(self, program=program, prefetch=prefetch, unproved=unproved)
 
 
 class BoundaryError(VelaError):
@@ -162,7 +169,7 @@ class NodeContext:
 
 
 def compiled(
-    graph: Graph, emitted: Emitted, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
+    graph: Graph, emitted: WrittenModel, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
 ) -> VelaProgram:
     """Compile a written graph.
 
@@ -171,32 +178,23 @@ def compiled(
         BoundaryError: its program has other inputs or outputs than the graph; seen for reshaped outputs in TOSA, and
             for outputs that a transpose reads (Vela 5.2).
     """
-    if not spec.verify_streams and spec.accelerator.family == "u85" and _has_wide_tables(graph):
+    wide = [n for n in graph.nodes if isinstance(n.op, Elementwise) and n.inputs[0].type.dtype is DType.INT16]
+    if not spec.verify_streams and spec.accelerator.family == "u85" and len(wide) > 1:  # each may become a table
         options = {**dict(UNCHAINED), **(options or {})}  # without verification a wrong stream would go unnoticed
     program = compile_flatbuffer(emitted.data, spec, options)
     for what, tensors, found in (("inputs", graph.inputs, program.inputs), ("outputs", graph.outputs, program.outputs)):
         wanted = [t.type.bytes for t in tensors]
-        sizes = [math.prod(tensor.shape) * tensor.element_size for tensor in found]
+        sizes = [tensor.bytes for tensor in found]
         if sizes != wanted:
             raise BoundaryError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
     return program
-
-
-def _has_wide_tables(graph: Graph) -> bool:
-    """True if the graph has several functions of one int16 element, each of which may become a table."""
-    wide = [n for n in graph.nodes if isinstance(n.op, Elementwise) and n.inputs[0].type.dtype is DType.INT16]
-    return len(wide) > 1
 
 
 class Chooser(Protocol):
     """Selects the cheapest rewrite of an operator."""
 
     def best(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
-        """Return the cheapest replacement of a node, or None if that is the node itself.
-
-        Args:
-            before: see `Rewrite.offers`.
-        """
+        """Return the cheapest replacement of a node, or None if that is the node itself; see `Rewrite.offers`."""
         ...
 
 
@@ -259,9 +257,7 @@ class Bench:
 class Rewritten(NamedTuple):
     """Result of `use_cheapest`.
 
-    Attributes:
-        used: number of rewritten operators by rewrite.
-        offers: choice for each visited operator, in the order of the visits.
+    `offers` has the choice for each visited operator, in the order of the visits.
     """
 
     used: dict[str, int]
@@ -269,11 +265,7 @@ class Rewritten(NamedTuple):
 
 
 def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) -> Rewritten:
-    """Replace the operators of a legalised graph by the cheapest rewrites, in place.
-
-    Args:
-        but: origins, as names of the program's nodes, of operators to keep.
-    """
+    """Replace the operators of a legalised graph, but those of some origins, by the cheapest rewrites, in place."""
     FoldPads().run(graph)
     graph.remove_dead()
     users, outputs, producers = graph.users(), set(graph.outputs), graph.producers()
@@ -284,7 +276,10 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
     for node in reversed(graph.nodes):
         if node in gone or len(node.outputs) != 1:
             continue
-        before = _transpose_before(node, producers, users, outputs)
+        before = producers.get(node.inputs[0]) if node.inputs else None
+        if before is not None:  # a transpose without another reader
+            alone = len(users[before.output]) == 1 and before.output not in outputs
+            before = before if alone and isinstance(before.op, Transpose) else None
         place = NodeContext(
             read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
             shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
@@ -308,22 +303,8 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
     return Rewritten(dict(used), offers)
 
 
-def _transpose_before(
-    node: Node, producers: Mapping[Tensor, Node], users: Mapping[Tensor, Sequence[Node]], outputs: Collection[Tensor]
-) -> Node | None:
-    """The transpose that computes the first operand, if it has no other reader."""
-    before = producers.get(node.inputs[0]) if node.inputs else None
-    if before is None or not isinstance(before.op, Transpose):
-        return None
-    return before if len(users[before.output]) == 1 and before.output not in outputs else None
-
-
 def best_plan(
-    graph: Graph,
-    spec: EthosUOptions,
-    *,
-    memory_limit: int | None = None,
-    emitters: Mapping[str, Emit] | None = None,
+    graph: Graph, spec: EthosUOptions, *, memory_limit: int | None = None, emitters: Mapping[str, Emit] | None = None
 ) -> Planned:
     """Compile a copy of a legalised graph with all promising plans and return the best.
 
@@ -355,13 +336,9 @@ def best_plan(
 class _Tries:
     """Compiles a graph with several plans and records the results.
 
-    Attributes:
-        formats: allowed formats of Vela's input, the preferred one first.
-        graphs: without and with cost-saving rewrites; only the former if no rewrite applies.
-        rewritten: changes in the rewritten graph.
-        found: the plans that work; only the best one keeps its bytes.
-        refused: the plans that do not, with the reasons.
-        loses: True if a program of Vela lacked an input or output.
+    The preferred format is first in `formats`. `graphs` are those without and with cost-saving rewrites, if any apply;
+    `found` the plans that work, of which only the best one keeps its bytes; `loses` is True if a program of Vela lacked
+    an input or output.
     """
 
     def __init__(
@@ -402,7 +379,7 @@ class _Tries:
         self.found.append(_PlanResult(made, emitted, program))
         _keep_one(self.found)
 
-    def _compiled(self, plan: VelaPlan) -> tuple[Emitted, VelaProgram]:
+    def _compiled(self, plan: VelaPlan) -> tuple[WrittenModel, VelaProgram]:
         graph = self.graphs[plan.rewrites]
         emitted = self._emitters[plan.format](graph)
         return emitted, compiled(graph, emitted, self._spec, dict(plan.options))
@@ -429,11 +406,7 @@ class _Tries:
             self.rewritten = rewritten
 
     def sound(self) -> Planned:
-        """Return the best plan with a correct stream.
-
-        Raises:
-            VelaError, StreamDiffersError, MemoryLimitError: see `best_plan`.
-        """
+        """Return the best plan with a correct stream."""
         if not self.found:
             raise VelaError(objections({plan.format: plan.objection for plan in self.refused}))
         if not self.fitting:
@@ -477,10 +450,8 @@ class _Tries:
 
 
 class _PlanResult(NamedTuple):
-    """A plan that works, Vela's input, and Vela's result."""
-
     plan: VelaPlan
-    emitted: Emitted
+    emitted: WrittenModel
     program: VelaProgram
 
     def cost(self) -> tuple[int, int]:
@@ -525,7 +496,6 @@ def _worse(graphs: dict[bool, Graph], found: Sequence[_PlanResult]) -> set[Names
 
 
 def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOptions, size: int) -> Iterator[VelaPlan]:
-    """Plans in addition to the first format."""
     best = max(graphs)
     for format in formats[1:] if size <= _LARGE_NODES else ():
         yield VelaPlan(plan_name(format, best), format, best)
@@ -540,7 +510,6 @@ def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOpti
 
 
 def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[VelaPlan]:
-    """Plans that may need less memory, at the cost of cycles."""
     for rewrites in sorted(graphs, reverse=True):
         name = plan_name(format, rewrites)
         yield VelaPlan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))

@@ -25,11 +25,7 @@ from micronpu.targets.ethosu.vela.compiler import entry_of, options_of, pack_pro
 
 
 def known_plan(graph: Graph, spec: EthosUOptions, plan: Callable[[], Planned]) -> Planned:
-    """Return the plan of a graph from the cache, or else the result of ``plan``, which is then cached.
-
-    Raises:
-        UnsupportedError: see ``plan``.
-    """
+    """Return the plan of a graph from the cache, or else the result of ``plan``, which is then cached."""
     runs = spec.verify_streams or (spec.prefetch and spec.memories is not None)
     simulator = simulator_hash() if runs else None
     if simulator == b"":  # nothing is verified, and the next time may differ

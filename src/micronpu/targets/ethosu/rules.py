@@ -142,11 +142,8 @@ def _names_a_limit(objection: str) -> bool:
 
 
 def _alone(node: Node, *, channels_last: bool) -> Graph:
-    """Return a graph of one operator.
-
-    Args:
-        channels_last: images are [N, H, W, C] inputs and are transposed to the operator's layout.
-    """
+    """Return a graph of one operator, whose images may be [N, H, W, C] inputs that are transposed to the operator's
+    layout."""
     builder = GraphBuilder()
     operands = []
     for tensor in node.inputs:
@@ -189,7 +186,6 @@ def _is_any(tensor: Tensor) -> bool:
 
 
 def _kind(tensor: Tensor) -> object:
-    """Key of Vela's result."""
     type: TensorType = tensor.type
     if _is_any(tensor):
         assert type.qparams is not None
@@ -198,12 +194,8 @@ def _kind(tensor: Tensor) -> object:
 
 
 def ethosu_policy(spec: EthosUOptions, name: str = "", checks: Checks = ()) -> Policy:
-    """Return the partitioning policy of an Ethos-U.
-
-    Args:
-        name: of the target in the report; default: the accelerator's.
-        checks: user-defined; operators that one of them refuses are not delegated.
-    """
+    """Return the partitioning policy of an Ethos-U, by default under the accelerator's name; what one of the user's
+    checks refuses is not delegated."""
     judge = judge_of(spec)
 
     def decide(node: Node) -> Choice | list[Reason]:

@@ -19,16 +19,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from micronpu.base.cache import Entry, in_short
+from micronpu.base.cache import in_short
 from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.base.leaving import ended_early
 from micronpu.base.parsing import parse_json
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
 from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.faster import candidate
 from micronpu.targets.ethosu.host.prove import checked
-from micronpu.targets.ethosu.legalize import Emitted, emitters_of
+from micronpu.targets.ethosu.legalize import emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, compiled, plan_name, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
@@ -81,13 +82,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class VariantTrial:
-    """Result of a variant.
-
-    Attributes:
-        cycles: of the estimate; None if there is no program.
-        why: reason for that, or "".
-        is_lasting: True if the result is reproducible.
-    """
+    """Estimated cycles of a variant, or the reason why there is no program; reproducible if it is lasting."""
 
     cycles: int | None
     why: str = ""
@@ -95,26 +90,18 @@ class VariantTrial:
 
 
 class Maker:
-    """Compiles variants of a partition's program; serializable for other processes.
-
-    Args:
-        graphs: by whether operators are rewritten, and by the size of the parts of layers.
-        scratch: bytes of scratch memory of the default program.
-    """
+    """Compiles variants of a partition's program, from graphs by whether operators are rewritten and by the size of the
+    parts of layers; serializable for other processes."""
 
     def __init__(self, spec: EthosUOptions, graphs: Mapping[tuple[bool, int], Graph], scratch: int) -> None:
         self._spec, self._graphs, self._scratch = spec, dict(graphs), scratch
-        self._emitted: dict[tuple[str, bool, int], Emitted] = {}
+        self._emitted: dict[tuple[str, bool, int], WrittenModel] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_emitted": {}}
 
-    def program(self, variant: Variant) -> tuple[Graph, Emitted, VelaProgram]:
-        """Return the program of a variant before prefetching, with its graph and Vela's input.
-
-        Raises:
-            UnsupportedError: there is none.
-        """
+    def program(self, variant: Variant) -> tuple[Graph, WrittenModel, VelaProgram]:
+        """Return the program of a variant before prefetching, with its graph and Vela's input."""
         graph = self._graphs[variant.rewrites, variant.parts]
         key = variant.format, variant.rewrites, variant.parts
         if key not in self._emitted:
@@ -153,11 +140,7 @@ def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Itera
 
 
 def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
-    """Try variants on a Ray cluster, one per CPU; running ones are abandoned at the deadline.
-
-    Raises:
-        RuntimeUnavailableError: Ray is not installed.
-    """
+    """Try variants on a Ray cluster, one per CPU; running ones are abandoned at the deadline."""
     if not variants or time.monotonic() >= until:
         return
     with _cluster() as ray:
@@ -172,17 +155,16 @@ def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[
             ready, _ = ray.wait(list(running), num_returns=1, timeout=max(left, 0.0) if math.isfinite(left) else None)
             if not ready:
                 return
-            variant = running.pop(ready[0])
-            yield variant, _answer(ray, ready[0])
+            try:
+                trial: VariantTrial = ray.get(ready[0])
+            except ray.exceptions.WorkerCrashedError:
+                trial = VariantTrial(None, "The process that compiled it has ended.", is_lasting=False)
+            yield running.pop(ready[0]), trial
 
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Return the module `ray`, connected to the cluster that the environment names, or else to this machine.
-
-    Raises:
-        RuntimeUnavailableError: Ray is not installed.
-    """
+    """Return the module `ray`, connected to the cluster that the environment names, or else to this machine."""
     try:
         import ray
     except ImportError as error:
@@ -193,14 +175,6 @@ def _cluster() -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _answer(ray: Any, reference: Any) -> VariantTrial:
-    try:
-        trial: VariantTrial = ray.get(reference)
-    except ray.exceptions.WorkerCrashedError:
-        return VariantTrial(None, "The process that compiled it has ended.", is_lasting=False)
-    return trial
 
 
 _LEAST_GAIN = 0.005
@@ -308,7 +282,8 @@ class _Search:
 
     def _trials(self, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
         """Yield results of variants: cached ones first, then others within the time limit."""
-        entries = {variant: self._entry(variant) for variant in variants}
+        options = options_of(self._spec)
+        entries = {v: entry_of("search", options, self._key, self._scratch, v) for v in variants}
         rest = []
         for variant in variants:
             data = entries[variant].read()
@@ -322,9 +297,6 @@ class _Search:
                 entries[variant].write(json.dumps(dataclasses.astuple(trial)).encode())
             yield variant, trial
 
-    def _entry(self, variant: Variant) -> Entry:
-        return entry_of("search", options_of(self._spec), self._key, self._scratch, variant)
-
     def _carried_out(self, variant: Variant) -> Planned | None:
         """Return the verified program of a variant; None if it differs from the trial's result."""
         try:
@@ -334,19 +306,13 @@ class _Search:
             return None
         if found.objection or not self._maker.fits(found.program):
             return None
-        program, prefetch, unproved = found.program, None, found.unproved
-        if self._spec.prefetch and (faster := candidate(program, self._spec, found.ran)) is not None:
-            program, prefetch = faster.proved(self._spec)
-            if prefetch.objection:
-                return None
-            unproved = unproved or (prefetch.unproved if self._spec.verify_streams else "")
         options = tuple(variant.options(self._scratch).items())
-        plan = VelaPlan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
+        plan = VelaPlan(str(variant), variant.format, variant.rewrites, options)
         used = self._used[variant.rewrites, variant.parts]
-        others: Sequence[VelaPlan] = self._usual.plans
-        return Planned(
-            *(graph, emitted, program, plan, (*others, plan), used),
-            unproved=unproved,
-            waiting=found.waiting,
-            prefetch=prefetch,
-        )
+        planned = Planned(graph, emitted, found.program, plan, (), used, found.unproved, found.waiting)
+        if self._spec.prefetch and (faster := candidate(found.program, self._spec, found.ran)) is not None:
+            planned = planned.scheduled(faster, self._spec)
+            if planned.prefetch is not None and planned.prefetch.objection:
+                return None
+        plan = replace(plan, cycles=planned.program.cycles, memory=planned.program.sram_bytes)
+        return replace(planned, plan=plan, plans=(*self._usual.plans, plan))

@@ -55,11 +55,7 @@ def _words(commands: bytes) -> tuple[int, ...]:
 
 
 def configuration_of(commands: bytes) -> int:
-    """The configuration word of a stream: product in the upper 4 bits, log2 of the MACs in the lower 4.
-
-    Raises:
-        PayloadError: it has none.
-    """
+    """The configuration word of a stream: product in the upper 4 bits, log2 of the MACs in the lower 4."""
     words = _words(commands)
     if commands[:4] == _COP2 and len(words) > _CONFIG_OF_COP2:
         return words[_CONFIG_OF_COP2]
@@ -75,11 +71,7 @@ def configuration_of(commands: bytes) -> int:
 
 
 def accelerator_of(commands: bytes) -> str:
-    """Name of the accelerator that a stream was compiled for, such as "ethos-u55-128".
-
-    Raises:
-        PayloadError: there is no such accelerator, or the stream does not name one.
-    """
+    """Name of the accelerator that a stream was compiled for, such as "ethos-u55-128"."""
     word = configuration_of(commands)
     name = f"ethos-{dict(enumerate(GENERATIONS)).get(word >> 28)}-{1 << (word & 15)}"
     if name not in accelerators():
@@ -90,11 +82,7 @@ def accelerator_of(commands: bytes) -> str:
 
 
 def words_of(commands: bytes) -> tuple[int, ...]:
-    """The words of the register command stream inside the driver actions.
-
-    Raises:
-        PayloadError: it contains no such stream.
-    """
+    """The words of the register command stream inside the driver actions."""
     first, length = place_of(commands)
     return _words(commands)[first : first + length]
 
@@ -201,13 +189,8 @@ def large(code: int) -> Register:
 
 @dataclass(frozen=True)
 class Action:
-    """An operation, a transfer, a wait or another command that has an effect.
-
-    Attributes:
-        code: of the command.
-        parameter: its upper 16 bits.
-        registers: values of the registers that an operation or transfer reads; empty for others.
-    """
+    """An operation, a transfer, a wait or another command with an effect: its code, its upper 16 bits, and the
+    registers that an operation or transfer reads."""
 
     code: int
     parameter: int = 0
@@ -237,11 +220,7 @@ class Action:
 
 
 def actions_of(commands: bytes) -> list[Action]:
-    """Return the actions of a stream, in order.
-
-    Raises:
-        PayloadError: it contains no stream.
-    """
+    """Return the actions of a stream, in order."""
     found: list[Action] = []
     kernels: dict[Register, Value] = {}
     transfers: dict[Register, Value] = {}
@@ -275,11 +254,7 @@ def can_be_rewritten(commands: bytes) -> bool:
 
 
 def with_actions(commands: bytes, actions: Sequence[Action]) -> bytes:
-    """Replace the stream inside the driver actions (``COP1``).
-
-    Raises:
-        PayloadError: it contains no stream.
-    """
+    """Replace the stream inside the driver actions (``COP1``)."""
     first, length = place_of(commands)
     words = list(_encoded(actions))
     # The word before the stream has its length: the low 16 bits in its upper half, 8 more bits below.

@@ -111,7 +111,6 @@ def generate_neutron_compile_spec(
 
 
 def _folder(given: str | os.PathLike[str] | None) -> str:
-    """Return a folder in the form of the options."""
     if given is None or isinstance(given, str):
         return given or ""
     try:
@@ -216,9 +215,12 @@ class NeutronPartitioner(DevicePartitioner):
         preserve_ops: Sequence[Any] | None = None,
         check_op_support: Callable[[Node], bool] | None = None,
     ) -> None:
-        _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
-        _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
-        _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
+        for name, given, kind in (
+            ("neutron_target_spec", neutron_target_spec, NeutronTargetSpec),
+            ("custom_delegation_options", custom_delegation_options, CustomDelegationOptions),
+            ("post_quantization_state_dict", post_quantization_state_dict, Mapping),
+        ):
+            check_type(name, given, kind, type(None), hint="arguments by name")
         if check_op_support is not None and not callable(check_op_support):
             raise OptionError(
                 f"`check_op_support` of NeutronPartitioner is {described(check_op_support)}, which cannot be called.",
@@ -261,14 +263,6 @@ class NeutronEdgePassManager(ExportedProgramPassManager):
         super().__init__([*own, split_dequantizes])
 
 
-def _check_type(name: str, given: Any, wanted: type) -> None:
-    if given is not None and not isinstance(given, wanted):
-        raise OptionError(
-            f"`{name}` of NeutronPartitioner is a {type(given).__name__}, not a {wanted.__name__}.",
-            hint="arguments by name",
-        )
-
-
 def _of_one_device(options: NeutronOptions, target: NeutronTargetSpec) -> NeutronOptions:
     """Return the options with the rule set that either of them names; both have the same default."""
     flavors = {options.converter_flavor, target.converter_flavor} - {LATEST}
@@ -307,11 +301,8 @@ class RemoveIOQuantOpsPass(ExportPass):
 
     def __init__(self, edge_program_manager: EdgeProgramManager) -> None:
         super().__init__()
-        if not isinstance(edge_program_manager, EdgeProgramManager):
-            raise OptionError(
-                f"`edge_program_manager` is a {type(edge_program_manager).__name__}.",
-                hint="what to_edge_transform_and_lower returned",
-            )
+        hint = "what to_edge_transform_and_lower returned"
+        check_type("edge_program_manager", edge_program_manager, EdgeProgramManager, hint=hint)
         self._manager = edge_program_manager
 
     def call(self, graph_module: GraphModule) -> PassResult:
@@ -374,11 +365,8 @@ class NeutronQuantizer(StaticQuantizer):
         activations: Activations = "int8",
         io: IOType | None = None,
     ) -> None:
-        if neutron_target_spec is not None and not isinstance(neutron_target_spec, NeutronTargetSpec):
-            raise OptionError(
-                f"`neutron_target_spec` is a {type(neutron_target_spec).__name__}.",
-                hint='NeutronTargetSpec("imxrt700")',
-            )
+        spec, hint = neutron_target_spec, 'NeutronTargetSpec("imxrt700")'
+        check_type("neutron_target_spec", spec, NeutronTargetSpec, type(None), hint=hint)
         check_switch("is_qat", is_qat)
         self.target = neutron_target_spec or NeutronTargetSpec("imxrt700")
         super().__init__(

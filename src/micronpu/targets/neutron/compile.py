@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from micronpu.base import timing
 from micronpu.base.errors import ConverterError, NothingLeftError
-from micronpu.container.payload import Artifacts, PayloadLayout, TensorSlot, pack
-from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.container.payload import Artifacts, layout_of, pack
+from micronpu.emit.litert import to_litert
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.partition.device import CompiledPartition, Intermediates, RefusedPartitionError, graph_for_npu
@@ -24,14 +25,9 @@ from micronpu.targets.neutron.sdk import SUFFIX, select_converter, selection_of_
 
 @dataclass(frozen=True, kw_only=True)
 class NeutronPartition(CompiledPartition):
-    """A partition for Neutron after compilation.
+    """A partition for Neutron after compilation; LiteRT operators are the identifiers of the debug handles."""
 
-    Attributes:
-        litert: the LiteRT model of the graph; its operators are the identifiers of the debug handles.
-        artifacts: the converter's output for the LiteRT model.
-    """
-
-    litert: LiteRtModel
+    litert: WrittenModel
     artifacts: Artifacts
 
     def firmware_files(self) -> Mapping[str, str]:
@@ -49,18 +45,12 @@ def compile_graph(graph: Graph, options: NeutronOptions, converter: NeutronConve
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted partition.
-
-    Attributes:
-        name: of its first operator.
-        graph: as written.
-        litert: the converter's input.
-        converter: its name.
-    """
+    """A converted partition: the name of its first operator, the graph as written, the converter's input and output,
+    and its name."""
 
     name: str
     graph: Graph
-    litert: LiteRtModel
+    litert: WrittenModel
     artifacts: Artifacts
     converter: str
 
@@ -111,22 +101,17 @@ def convert_partition(
 
 
 def write_partition(converted: Converted, options: NeutronOptions) -> NeutronPartition:
-    """Pack the converter's output for a partition.
-
-    Raises:
-        FileError: an intermediate file cannot be written.
-    """
+    """Pack the converter's output for a partition."""
     name, graph, litert, artifacts = converted.name, converted.graph, converted.litert, converted.artifacts
     files = Intermediates(options.intermediates_dir, name)
-    payload = pack(_layout(graph, artifacts), artifacts)
-    handles = _handles(graph, litert, artifacts)
+    payload = pack(layout_of(graph, artifacts), artifacts)
     files.write("payload.bin", lambda: payload)
     files.write("converter.log", lambda: artifacts.log)
     files.write("report.json", lambda: describe(converted.converter, artifacts, options, len(payload)))
     made = NeutronPartition(
         data=payload,
         graph=graph,
-        debug_handles=handles,
+        debug_handles=_handles(graph, litert, artifacts),
         name=name,
         litert=litert,
         artifacts=artifacts,
@@ -138,7 +123,7 @@ def write_partition(converted: Converted, options: NeutronOptions) -> NeutronPar
     return made
 
 
-def _handles(graph: Graph, litert: LiteRtModel, artifacts: Artifacts) -> dict[int, tuple[int, ...]]:
+def _handles(graph: Graph, litert: WrittenModel, artifacts: Artifacts) -> dict[int, tuple[int, ...]]:
     """ExecuTorch's debug handles by the operation number in the runtime's events.
 
     The host numbers LiteRT operators, a board that measures a program numbers kernels; numbers of unknown meaning have
@@ -152,18 +137,6 @@ def _handles(graph: Graph, litert: LiteRtModel, artifacts: Artifacts) -> dict[in
         number: tuple(dict.fromkeys(handle for i in computed if i < len(operators) for handle in operators[i]))
         for number, computed in enumerate(kernels)
     }
-
-
-def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
-    """Mapping from tensors of the call to those of the NPU program, in the converter's order."""
-    inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
-    outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs
-    return PayloadLayout(
-        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in inputs),
-        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in outputs),
-        num_arguments=len(graph.inputs),
-        version=artifacts.payload_version,
-    )
 
 
 def take_boundary_transposes(graph: Graph) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from micronpu.base import flatbuffer
+from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.container.payload import Artifacts, reference_artifacts
 
@@ -73,21 +74,13 @@ class ConverterOptions:
                 hint=f"for instance excluded_graph_passes={EXCLUDED_GRAPH_PASSES!r}, or () for none",
             )
         for name in ("fetch_constants_to_sram", "dump_kernel_selection_code", "profiling"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(
-                    f"The converter option {name} is {getattr(self, name)!r}, but it must be True or False.",
-                    hint=f"{name}=True or {name}=False",
-                )
+            check_switch(name, getattr(self, name))
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not 0 < self.timeout < 1e6:
             raise OptionError(
                 f"The converter option timeout is {self.timeout!r}; it is a positive number of seconds.",
                 hint="timeout=60.0",
             )
-        if not isinstance(self.sdk_version, str):
-            raise OptionError(
-                f'The converter option sdk_version is {self.sdk_version!r}; it is a string such as "3.2.0".',
-                hint='sdk_version="3.2.0"',
-            )
+        check_text("sdk_version", self.sdk_version, 'a string such as "3.2.0"')
 
 
 @runtime_checkable
@@ -117,29 +110,20 @@ class ReferenceConverter:
     name = "reference"
 
     def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
-        """See `NeutronConverter.convert`; deterministic.
-
-        Raises:
-            ModelError: not a LiteRT flatbuffer with exactly one subgraph.
-        """
-        return reference_artifacts(litert_model, *_counts(litert_model))
-
-
-def _counts(model: bytes) -> tuple[int, int, int]:
-    """Numbers of inputs, outputs and operators of a LiteRT model's only subgraph."""
-    # Field numbers of tflite schema v3: Model.subgraphs 2; SubGraph.inputs 1, outputs 2, operators 3.
-    try:
-        subgraphs = flatbuffer.root(model, b"TFL3").vector(2)
-        if subgraphs.length != 1:
+        """See `NeutronConverter.convert`; deterministic."""
+        # Field numbers of tflite schema v3: Model.subgraphs 2; SubGraph.inputs 1, outputs 2, operators 3.
+        try:
+            subgraphs = flatbuffer.root(litert_model, b"TFL3").vector(2)
+            if subgraphs.length != 1:
+                raise ModelError(
+                    f"The LiteRT model of a Neutron partition has {subgraphs.length} subgraphs, but it must have one.",
+                    hint="convert a model without control flow",
+                )
+            graph = subgraphs.table(0)
+            inputs, outputs, operators = (graph.vector(number).length for number in (1, 2, 3))
+        except flatbuffer.CorruptFlatbufferError as error:
             raise ModelError(
-                f"The LiteRT model of a Neutron partition has {subgraphs.length} subgraphs, but it must have one.",
-                hint="convert a model without control flow",
-            )
-        graph = subgraphs.table(0)
-        inputs, outputs, operators = (graph.vector(number).length for number in (1, 2, 3))
-    except flatbuffer.CorruptFlatbufferError as error:
-        raise ModelError(
-            f"The reference converter was given bytes that are not a LiteRT model: {error}.",
-            hint="pass the contents of a .tflite file",
-        ) from error
-    return inputs, outputs, operators
+                f"The reference converter was given bytes that are not a LiteRT model: {error}.",
+                hint="pass the contents of a .tflite file",
+            ) from error
+        return reference_artifacts(litert_model, inputs, outputs, operators)

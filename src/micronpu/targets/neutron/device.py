@@ -34,15 +34,9 @@ REFERENCE_NOTE = (
 
 
 class NeutronDevice(Device):
-    """A Neutron with its options.
-
-    Args:
-        options: chip, rule set, converter and more.
-        target: name in reports; default: derived from the chip.
-        delegation: delegation policy; default: defensive.
-        core: computes unsupported operators in int8.
-        checks: user-defined; operators that one of them refuses are not delegated.
-    """
+    """A Neutron with its options, by default with the chip's name in reports and a defensive delegation policy; the
+    core computes unsupported operators in int8, and operators that one of the user's checks refuses are not
+    delegated."""
 
     backend = BACKEND
 
@@ -122,7 +116,6 @@ class NeutronDevice(Device):
 
 
 def _graph_passes(excluded: Sequence[str]) -> str:
-    """Description of the converter's disabled passes."""
     if not excluded:
         return "The converter ran with all of its graph passes; ExecuTorch's own flow leaves some out."
     return f"The converter ran without its graph passes {', '.join(excluded)} (`excluded_graph_passes`)."

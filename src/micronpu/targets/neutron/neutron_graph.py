@@ -33,14 +33,8 @@ def _broken(what: str) -> ConverterError:
 
 @dataclass(frozen=True)
 class NeutronProgram:
-    """Contents of a NeutronGraph operator.
-
-    Attributes:
-        microcode, weights, kernels: the sections, without padding.
-        inputs: index of the original model's input for every input of the operator.
-        outputs: index of the original model's output for every output.
-        payload_version: 0, or 1 with profile and debug buffers.
-    """
+    """Contents of a NeutronGraph operator: its sections without padding; for each of its inputs and outputs, the index
+    in the original model; and the payload's version."""
 
     microcode: bytes
     weights: bytes
@@ -51,12 +45,8 @@ class NeutronProgram:
 
 
 def read_program(converted: bytes, original: bytes) -> NeutronProgram:
-    """Extract the program from a converted LiteRT model.
-
-    Raises:
-        ConverterError: not a LiteRT model, with other operators, or inconsistent with the original.
-        ModelError: the original is not a LiteRT model.
-    """
+    """Extract the program from a converted LiteRT model; raise `ConverterError` if it is inconsistent with the
+    original."""
     try:
         model = read_model(converted)
     except CorruptFlatbufferError as error:

@@ -101,14 +101,8 @@ def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
 
 
 def try_sdk(target: str, timeout: float = 60.0) -> str:
-    """Convert a model of two operators with the installed SDK, and describe the result.
-
-    Args:
-        target: name of the chip, such as ``imxrt700``.
-
-    Raises:
-        ConverterError: it cannot; see `SdkConverter.convert`.
-    """
+    """Convert a model of two operators for a chip such as ``imxrt700`` with the installed SDK, and describe the
+    result."""
     builder, qparams = GraphBuilder(), QParams.per_tensor(0.05, 3)
     x = builder.input(TensorType((1, 8), DType.INT8, qparams))
     y = builder.emit(Add(), x, x, qparams=qparams)
@@ -119,20 +113,14 @@ def try_sdk(target: str, timeout: float = 60.0) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Files and log of a worker."""
-
     result: Mapping[str, Any]
     folder: Path
     log: str
 
 
 class SdkConverter:
-    """Converts to programs for silicon with the vendor's SDK, in a separate process.
-
-    Args:
-        search_path: folders that the worker searches for the SDK first; default: the location of `eiq_neutron_sdk` in
-            this process.
-    """
+    """Converts to programs for silicon with the vendor's SDK, in a separate process that searches some folders for it
+    first, by default its location in this process."""
 
     name = "sdk"
 
@@ -140,12 +128,7 @@ class SdkConverter:
         self._search_path = [os.fspath(p) for p in search_path]
 
     def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
-        """See `NeutronConverter.convert`.
-
-        Raises:
-            ConverterError: the SDK is missing, of another version, crashed, timed out, or returned something else than
-                one complete NPU program for this model.
-        """
+        """See `NeutronConverter.convert`."""
         excluded = ",".join(options.excluded_graph_passes)
         request = {**asdict(options), "action": "convert", "excluded_graph_passes": excluded}
         with self._work(request, {"model.tflite": litert_model}, options.timeout) as done:
@@ -232,7 +215,6 @@ def _read_log(path: Path) -> str:
 
 
 def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the result of a successful worker; raise an error otherwise."""
     result: Any = None
     if code == 0:
         with contextlib.suppress(OSError, ValueError):
@@ -284,7 +266,6 @@ def _result_file(done: _Outcome, name: str) -> bytes:
 
 
 def _kernel_selection(done: _Outcome) -> str:
-    """The C file that the SDK wrote into its working folder."""
     files = sorted(done.folder.glob("*kernel_selection*.c"))
     if len(files) != 1:
         raise ConverterError(
@@ -403,11 +384,7 @@ _ENTRY = re.compile(r'^    "([^"\n]+)",$', re.MULTILINE)
 
 
 def selection_of_model(litert_model: bytes) -> str:
-    """Return C code that lists the operators of a LiteRT model, sorted.
-
-    Raises:
-        ModelError: not a LiteRT model.
-    """
+    """Return C code that lists the operators of a LiteRT model, sorted."""
     try:
         operators = read_model(litert_model).operators
     except CorruptFlatbufferError as error:

@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
     try:
         sdk, versions = _load(request["sdk_version"])
         if request["action"] == "merge":
-            _merge(sdk, request, folder)
+            _function(sdk, "merge_kernel_selection_files")(request["files"], str(folder / "merged.c"))
         else:
             _convert(request, folder)
         result: dict[str, Any] = {"versions": versions}
@@ -180,10 +180,6 @@ def _set_flag(options: Any, flag: str) -> None:
     except (KeyError, ValueError) as error:
         raise _FailureError("flag value", f"{flag} ({attribute} is {present!r})") from error
     setattr(options, attribute, value)
-
-
-def _merge(sdk: Any, request: dict[str, Any], folder: Path) -> None:
-    _function(sdk, "merge_kernel_selection_files")(request["files"], str(folder / "merged.c"))
 
 
 if __name__ == "__main__":

@@ -50,11 +50,7 @@ class NeutronNpu:
 
     @classmethod
     def of(cls, chip: Chip) -> NeutronNpu:
-        """Return the Neutron of a chip that has one.
-
-        Raises:
-            OptionError: its section of the chip file is wrong.
-        """
+        """Return the Neutron of a chip that has one."""
         assert chip.npu is not None
         own = chip.npu.fields("class", "pipelines", "macs", "converter", "weight_bandwidth", "fitted")
         return cls(

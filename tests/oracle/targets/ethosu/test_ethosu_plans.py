@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.emit.litert import to_litert
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
@@ -54,7 +55,7 @@ def network(size: int = 32) -> Graph:
     return run_passes(builder.finish(builder.emit(AvgPool2d((size // 2, size // 2)), y)))
 
 
-def run_litert(model: LiteRtModel, x: np.ndarray) -> np.ndarray:
+def run_litert(model: WrittenModel, x: np.ndarray) -> np.ndarray:
     interpreter = Interpreter(
         model_content=model.data, experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
     )
@@ -113,7 +114,7 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
     tried: list[str] = []
 
     def writes(name: str, works: bool, objection: str = "no such form") -> object:
-        def emit(graph: Graph) -> LiteRtModel:
+        def emit(graph: Graph) -> WrittenModel:
             tried.append(name)
             if not works:
                 raise VelaError(objection)

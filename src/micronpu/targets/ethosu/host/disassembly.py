@@ -8,7 +8,6 @@ that reads it, or to the end for an output. A value that is never read is live o
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,12 +69,7 @@ class MemoryMap:
 
 def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> list[tuple[int, ...]]:
     """Producers of the data that each operation, and then each output, reads: operation numbers, and -1 - i for input
-    i.
-
-    Args:
-        uses: of the operations in order.
-        inputs, outputs: location of the stream's inputs and outputs.
-    """
+    i."""
     owned: defaultdict[int, _Owners] = defaultdict(_Owners)
 
     def read(ranges: Iterable[Bytes]) -> tuple[int, ...]:
@@ -128,13 +122,8 @@ class _Owners:
 
 
 def memory_map(uses: Sequence[Use], region: int, outputs: Sequence[Bytes], columns: int = 64) -> MemoryMap:
-    """Return the map of a region.
-
-    Args:
-        uses: of every operation in order.
-        outputs: bytes that are read after the last operation.
-        columns: of the picture.
-    """
+    """Return the map of a region, given the uses of every operation in order, and the bytes that are read after the
+    last."""
     spans = [*outputs, *(b for use in uses for b in (*use.reads, *use.writes))]
     size = max((b.address + b.size for b in spans if b.region == region), default=0)
     grains = -(-size // GRAIN)
@@ -253,11 +242,7 @@ class StreamDisassembly:
         return {**asdict(self), "moved": self.moved}
 
     def lines(self, registers: bool = False) -> Iterator[str]:
-        """Return the stream as text, a line per operation.
-
-        Args:
-            registers: include the commands before each operation.
-        """
+        """Return the stream as text, a line per operation, and optionally one for each command before it."""
         for step in self.steps:
             if registers:
                 yield from (f"    {command}" for command in step.commands)
@@ -285,14 +270,7 @@ class StreamDisassembly:
 
 
 def disassemble(payload: bytes, trace: StreamTrace | None = None) -> StreamDisassembly:
-    """Disassemble the stream of a payload.
-
-    Args:
-        trace: names the operators of the model.
-
-    Raises:
-        PayloadError: the payload is damaged, or for no known accelerator.
-    """
+    """Disassemble the stream of a payload; a trace names the operators of the model."""
     content = parse(payload)
     accelerator = accelerator_of(content.commands)
     simulator = EthosUSimulator(accelerator)
@@ -347,7 +325,7 @@ def _with_chains(uses: Sequence[Use], seen: Mapping[int, SimulatedOperation]) ->
 
 
 def _place(tensor: VelaIO) -> Bytes:
-    return Bytes(tensor.region, tensor.address, math.prod(tensor.shape) * tensor.element_size)
+    return Bytes(tensor.region, tensor.address, tensor.bytes)
 
 
 def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[StreamCommand]:
@@ -411,11 +389,7 @@ def _region(number: int) -> str:
 
 
 def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-    """Return the operations of a payload, as the simulator runs them.
-
-    Raises:
-        PayloadError: it cannot be read.
-    """
+    """Return the operations of a payload, as the simulator runs them."""
     trace = trace_of(payload, named_data)
     stream = disassemble(inlined(payload, named_data), trace)
 

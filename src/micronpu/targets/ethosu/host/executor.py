@@ -65,11 +65,8 @@ class StreamCheck:
             self._parts.setdefault(source, []).append(operation.value)
 
     def end(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Compare a run with the graph.
-
-        Raises:
-            PayloadError: an output differs; the message also names the first operation that differs.
-        """
+        """Compare a run with the graph; the error for a different output also names the first operation that
+        differs."""
         assert self.reference is not None
         known, wanted = self.reference.compute(inputs)
         parts: dict[int, list[Array]] = {}
@@ -127,23 +124,11 @@ def _difference(found: Array, wanted: Array) -> str:
 
 
 class StreamProgram:
-    """One command stream, ready to run.
-
-    Args:
-        payload: of the delegate, including all blocks.
-        graph: makes the executor of the carried integer graph; None if there is none.
-        check: compares every run with the graph, operation by operation.
-
-    Raises:
-        PayloadError: the payload cannot be read, or is for no known accelerator.
-        RuntimeUnavailableError: the simulator cannot be built or loaded.
-    """
+    """One command stream, ready to run; a check compares every run with the graph, operation by operation, and the
+    carried integer graph runs if the simulator does not model the stream."""
 
     def __init__(
-        self,
-        payload: bytes | memoryview,
-        graph: Callable[[], Executor] | None = None,
-        check: StreamCheck | None = None,
+        self, payload: bytes | memoryview, graph: Callable[[], Executor] | None = None, check: StreamCheck | None = None
     ) -> None:
         self._content = parse(payload)
         self.inputs: Sequence[object] = self._content.inputs
@@ -156,11 +141,7 @@ class StreamProgram:
         self._check = check
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Compute all outputs. Inputs and outputs are in the order of the payload.
-
-        Raises:
-            PayloadError: a buffer does not fit its tensor, or the stream does something invalid.
-        """
+        """Compute all outputs. Inputs and outputs are in the order of the payload."""
         if self._graph is not None:
             return self._graph.run(inputs, outputs)
         try:
@@ -171,11 +152,7 @@ class StreamProgram:
     def run_traced(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
     ) -> None:
-        """Like `run`; `sink` is called after each operation of the NPU, with its result.
-
-        Raises:
-            PayloadError: as `run`.
-        """
+        """Like `run`; `sink` is called after each operation of the NPU, with its result."""
         if self._graph is not None:
             return self._graph.run_traced(inputs, outputs, sink)
         start = time.perf_counter_ns()
@@ -193,11 +170,6 @@ class StreamProgram:
             self._fall_back(error).run_traced(inputs, outputs, sink)
 
     def _fall_back(self, error: NotModelledError) -> Executor:
-        """Switch to the carried graph permanently.
-
-        Raises:
-            NotOnHostError: there is none.
-        """
         if self._make_graph is None:
             raise NotOnHostError(
                 f"The Ethos-U program cannot run here: {error.what}",
@@ -210,7 +182,10 @@ class StreamProgram:
     def _run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], watch: Watcher | None) -> None:
         _check("Input", inputs, self._content.inputs)
         _check("Output", outputs, self._content.outputs)
-        arrays = [_array(b, tensor) for b, tensor in zip(inputs, self._content.inputs, strict=True)]
+        arrays = [
+            np.frombuffer(ctypes.string_at(b.address, b.size) if b.size else b"", f"<i{tensor.element_size}")
+            for b, tensor in zip(inputs, self._content.inputs, strict=True)
+        ]
         check = self._check
         if check is not None:
             check.begin()
@@ -250,16 +225,10 @@ def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
     return watch
 
 
-def _array(buffer: Buffer, tensor: VelaIO) -> Array:
-    data = ctypes.string_at(buffer.address, buffer.size) if buffer.size else b""
-    return np.frombuffer(data, f"<i{tensor.element_size}")
-
-
 def _check(what: str, buffers: Sequence[Buffer], tensors: Sequence[VelaIO]) -> None:
     for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
-        size = int(np.prod(tensor.shape, dtype=np.int64)) * tensor.element_size
-        if buffer.size != size:
+        if buffer.size != tensor.bytes:
             raise bad_payload(
-                f"{what} {position} of the NPU partition has {size} bytes, but the program around it passes "
+                f"{what} {position} of the NPU partition has {tensor.bytes} bytes, but the program around it passes "
                 f"{buffer.size}."
             )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph
 from micronpu.ops.indices import rows_numbered
-from micronpu.targets.ethosu.legalize import Emitted
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum
 from micronpu.targets.ethosu.stream import made_to_wait
@@ -53,7 +53,7 @@ class Checked:
     ran: StreamRun | None = None
 
 
-def checked(graph: Graph, emitted: Emitted, program: VelaProgram, spec: EthosUOptions) -> Checked:
+def checked(graph: Graph, emitted: WrittenModel, program: VelaProgram, spec: EthosUOptions) -> Checked:
     """Verify Vela's program for a graph and the model written from it, unless the options leave that out."""
     if not spec.verify_streams:
         return Checked(program)

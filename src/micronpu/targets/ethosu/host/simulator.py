@@ -46,12 +46,8 @@ are three times as large as the program."""
 
 
 class SimulationError(MicroNpuError):
-    """A command stream does something invalid; the message names command, offset and operation.
-
-    Attributes:
-        offset: bytes from the first command of the stream, or None.
-        operation: index of the operation in the stream, or None.
-    """
+    """A command stream does something invalid; the message names command, operation, and offset in bytes from the first
+    command."""
 
     def __init__(self, what: str, *, offset: int | None = None, operation: int | None = None, hint: str = "") -> None:
         super().__init__(what, hint=hint)
@@ -155,11 +151,7 @@ _library: ctypes.CDLL | None = None
 
 
 def load_simulator() -> ctypes.CDLL:
-    """Return the simulator's library, compiled and loaded on the first call.
-
-    Raises:
-        RuntimeUnavailableError: it cannot be built or loaded on this machine.
-    """
+    """Return the simulator's library, compiled and loaded on the first call."""
     global _library
     with _lock:
         if _library is None:
@@ -405,18 +397,12 @@ def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
 
 def _apart(tensors: Sequence[VelaIO], region: int) -> npt.NDArray[np.uint8]:
     """Memory of separate inputs or outputs, up to the end of the last one; empty for none, or beyond the limit."""
-    end = max((b.address + _size(b) for b in tensors if b.region == region), default=0)
+    end = max((b.address + b.bytes for b in tensors if b.region == region), default=0)
     return aligned_bytes(end if 0 <= end <= _FARTHEST else 0)
 
 
-def _size(tensor: VelaIO) -> int:
-    return int(np.prod(tensor.shape, dtype=np.int64)) * tensor.element_size
-
-
 def _place(tensor: VelaIO, memories: Mapping[int, npt.NDArray[np.uint8]], name: str) -> npt.NDArray[np.uint8]:
-    """The bytes of an input or output."""
-    size = _size(tensor)
-    memory = memories.get(tensor.region)
+    size, memory = tensor.bytes, memories.get(tensor.region)
     if memory is None or tensor.address < 0 or size < 0 or tensor.address + size > memory.size:
         scratch = memories[_SCRATCH_REGION]
         raise SimulationError(

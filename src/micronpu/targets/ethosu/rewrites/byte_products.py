@@ -116,7 +116,6 @@ def _requantized(
 
 
 def _carries(emit: TosaEmitter, digits: list[TosaTensor], multiplier: int) -> Iterator[TosaTensor]:
-    """The carry of each digit's product to the next one."""
     carry = None
     for digit in digits:
         product = emit.multiply(digit, emit.number(multiplier, "INT32"))

@@ -36,8 +36,6 @@ _MOST_CHANNELS = 4096
 
 
 class _Offers(Rewrite):
-    """A rewrite with several alternatives."""
-
     def apply(self, node: Node) -> list[Node] | None:
         return next(self.offers(node), None)
 
@@ -59,7 +57,8 @@ class TransposeAsMatrix(_Offers):
         if not _is_layout(node, TO_CHANNELS_LAST) and not _is_layout(node, TO_CHANNELS_FIRST):
             return
         chain = Chain(self.name, node)
-        rows, columns = _as_matrix(node)
+        _, a, b, c = x.shape
+        rows, columns = (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
         yield chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
 
 
@@ -273,12 +272,6 @@ def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
     )
 
 
-def _as_matrix(node: Node) -> tuple[int, int]:
-    """Rows and columns of the matrix that a layout transpose transposes."""
-    _, a, b, c = node.inputs[0].shape
-    return (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
-
-
 def _is_plain(node: Node) -> bool:
     """True if the node is a dense int8 convolution without dilation."""
     op = node.op
@@ -292,11 +285,8 @@ def _is_plain(node: Node) -> bool:
 
 
 def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -> Tensor | None:
-    """Planes [1, C, H, W] as [1, H, W / group, lanes], the pixels of a group side by side, padded with zeros.
-
-    Args:
-        pixels: number of pixels of each plane for one position of the convolution.
-    """
+    """Planes [1, C, H, W] as [1, H, W / group, lanes], the pixels of a group side by side, padded with zeros; a
+    position of the convolution has ``pixels`` of each plane."""
     _, planes, high, wide = x.shape
     if planes > _MOST_PLANES or (high * wide) % pixels or wide % group or pixels % group or x.type.qparams is None:
         return None
@@ -411,12 +401,7 @@ TO_COME_EARLIER: tuple[Rewrite, ...] = (SplitChannels(),)
 
 
 def in_parts(graph: Graph, disabled: Collection[str], most: int = PARTS) -> dict[str, int]:
-    """Split every operator that is large enough, in place; return the number of operators by rewrite.
-
-    Args:
-        disabled: names of rewrites to skip.
-        most: maximum bytes of weights of a part.
-    """
+    """Split operators with more bytes of weights, in place; return the number of operators by rewrite."""
     rewrite = SplitChannels(most)
     made = [None if rewrite.name in disabled else rewrite.apply(node) for node in graph.nodes]
     if not (count := sum(nodes is not None for nodes in made)):

@@ -85,14 +85,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A transfer.
-
-    Attributes:
-        load: the weights that it transfers.
-        source: first byte among the constants.
-        target: first byte in the scratch memory.
-        length: in bytes.
-    """
+    """A transfer of weights from a first byte among the constants to one in the scratch memory; the length is in
+    bytes."""
 
     load: Load = field(repr=False)
     source: int
@@ -121,11 +115,7 @@ class Arrangement:
 
 
 def arranged(slots: Sequence[Slot], space: Space, memories: Memories, family: str) -> Arrangement:
-    """Schedule the transfers of all weights.
-
-    Args:
-        space: is modified.
-    """
+    """Schedule the transfers of all weights in free memory, which is modified."""
     return _Arranging(slots, space, memories, family).run()
 
 
@@ -192,7 +182,6 @@ class _Arranging:
         self._found.loads.update((user, load) for user in load.users)
 
     def _leave(self, load: Load) -> None:
-        """Read weights where they are stored after all."""
         assert load.address is not None
         self._space.give(load.address, load.weights.size, load.free, load.users[-1])
         load.address = None

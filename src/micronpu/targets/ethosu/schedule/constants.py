@@ -34,12 +34,8 @@ _NEAR = 64
 
 @dataclass(frozen=True)
 class Weights:
-    """Constants that an operation reads.
-
-    Attributes:
-        segments: first byte and number of bytes of each range of constants, both multiples of 16, sorted.
-        origins: location of each part among the constants.
-    """
+    """Constants that an operation reads: first byte and number of bytes of each range, both multiples of 16, sorted;
+    and the location of each part among the constants."""
 
     segments: tuple[tuple[int, int], ...]
     origins: tuple[tuple[ConstantStream, int], ...]
@@ -61,12 +57,8 @@ class Weights:
 
 @dataclass(frozen=True)
 class StreamWeights:
-    """The weights of a stream's operations.
-
-    Attributes:
-        weights: by number of the action.
-        bringing: numbers of the actions that only transfer them.
-    """
+    """The weights of a stream's operations by number of the action, and the numbers of the actions that only transfer
+    them."""
 
     weights: dict[int, Weights]
     bringing: frozenset[int]
@@ -147,13 +139,8 @@ kernel, its stride, accumulators, format."""
 
 @dataclass(frozen=True)
 class Read:
-    """Constants that an operation reads from the address in one of its registers.
-
-    Attributes:
-        action: number of the operation among the actions.
-        code: of the register, which has a second word.
-        begin, end: first byte, and the one after the last.
-    """
+    """Constants that an action reads from the address in one of its registers, which has a second word: first byte, and
+    the one after the last."""
 
     action: int
     code: int
@@ -210,11 +197,7 @@ def pieces_of(reads: Iterable[Read]) -> list[tuple[int, int]]:
 
 
 def moved(actions: Sequence[Action], reads: Iterable[Read], places: Mapping[tuple[int, int], int]) -> list[Action]:
-    """Return a stream with relocated constants.
-
-    Args:
-        places: new address of each piece.
-    """
+    """Return a stream with relocated constants: each piece at a new address."""
     made = list(actions)
     for read in reads:
         begin, place = next((p[0], to) for p, to in places.items() if p[0] <= read.begin and read.end <= p[1])
@@ -239,12 +222,7 @@ def place_in(data: bytearray, piece: bytes, begin: int) -> int:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Weights in the order of a block depth.
-
-    Attributes:
-        weights: the streams.
-        depth: of the block, as in its register.
-    """
+    """Streams of weights in the order of a block depth, as in its register."""
 
     weights: tuple[bytes, ...]
     depth: int

@@ -48,14 +48,8 @@ class Memories:
 
 @dataclass(frozen=True)
 class Port:
-    """Port and memory of a region of a stream.
-
-    Attributes:
-        name: of the port, such as "AXI0".
-        memory: behind it, by Vela's name.
-        rate: bytes per cycle of the NPU.
-        width: bytes of a beat.
-    """
+    """Port of a region of a stream, such as "AXI0", the memory behind it, bytes per cycle of the NPU, and bytes of a
+    beat."""
 
     name: str
     memory: str
@@ -121,11 +115,8 @@ class _Port:
 
 
 class Engines:
-    """Simulated time of a stream: each method is the next command.
-
-    Attributes:
-        kernels, transfers: start and end of each so far, in cycles.
-    """
+    """Simulated time of a stream: each method is the next command; kernels and transfers have a start and an end in
+    cycles."""
 
     def __init__(self, family: str) -> None:
         self._most_kernels, self._most_transfers = DEPTHS[family]
@@ -164,23 +155,15 @@ class Engines:
         self._wait(self.transfers, count)
 
     def kernel(self, cycles: int, stored: int = 0) -> tuple[int, int]:
-        """Add an operation; return its start and end.
-
-        Args:
-            cycles: its minimum duration.
-            stored: cycles of the constants' memory that it occupies in addition.
-        """
+        """Add an operation of so many cycles, which also occupies the memory of the constants; return its start and
+        end."""
         self.wait_for_kernels(self._most_kernels - 1)
         begin = max(self._now, self._last(self.kernels))
         self.kernels.append((begin, max(begin + cycles, self._port.take(begin, stored))))
         return self.kernels[-1]
 
     def transfer(self, cycles: int, stored: int = True) -> tuple[int, int]:
-        """Add a transfer; return its start and end.
-
-        Args:
-            stored: true if it reads the constants' memory.
-        """
+        """Add a transfer, which may read the constants' memory; return its start and end."""
         self.wait_for_transfers(self._most_transfers - 1)
         begin = max(self._now, self._last(self.transfers))
         self.transfers.append((begin, self._port.take(begin, cycles) if stored else begin + cycles))

@@ -30,13 +30,8 @@ COUNT = 15
 
 @dataclass(frozen=True)
 class ConstantStream:
-    """A stream of weights or scales that an operation reads.
-
-    Attributes:
-        base: code of the register of its address.
-        region: code of the register of its region.
-        address, length: from the registers.
-    """
+    """A stream of weights or scales that an operation reads: codes of the registers of its address and region; address
+    and length."""
 
     base: int
     region: int
@@ -46,12 +41,8 @@ class ConstantStream:
 
 @dataclass(frozen=True)
 class OperationAccess:
-    """Memory accesses of an operation.
-
-    Attributes:
-        work: multiplications; elements of an operation without any, bytes of a transfer.
-        reads, writes: every byte, by region.
-    """
+    """Every byte, by region, that an operation accesses; its work is multiplications, or elements if it has none, or
+    bytes of a transfer."""
 
     work: int
     reads: Ranges
@@ -127,12 +118,7 @@ def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ra
 
 
 def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[OperationAccess]) -> list[float]:
-    """Share of its layer's work for each operation; 0 for a transfer.
-
-    Args:
-        places: number of the layer of each operation, including transfers.
-        accesses: of each operation, including transfers.
-    """
+    """Share of its layer's work for each operation; 0 for a transfer."""
     total: Counter[int] = Counter()
     operations = [a for a in actions if a.is_operation]
     for action, place, access in zip(operations, places, accesses, strict=True):
@@ -151,23 +137,15 @@ def part_of(work: EngineWork, share: float) -> EngineWork:
 
 @dataclass(frozen=True)
 class Timed:
-    """Simulated times of a stream.
-
-    Attributes:
-        cycles: of the whole.
-        spans: start and end of each operation, including transfers, in the order of the stream.
-    """
+    """Simulated cycles of a stream; start and end of each operation, including transfers, in its order."""
 
     cycles: int
     spans: tuple[tuple[int, int], ...]
 
 
 def simulated(actions: Sequence[Action], costs: Sequence[tuple[int, int]], family: str) -> Timed:
-    """Simulate when each operation of a stream starts and ends.
-
-    Args:
-        costs: arguments of `Engines.kernel` or `Engines.transfer` for each operation, in the order of the stream.
-    """
+    """Simulate when each operation of a stream starts and ends, given the arguments of `Engines.kernel` or `transfer`
+    for each."""
     engines, spans = Engines(family), list[tuple[int, int]]()
     for action in actions:
         if action.code == TRANSFER_WAIT:
@@ -181,11 +159,7 @@ def simulated(actions: Sequence[Action], costs: Sequence[tuple[int, int]], famil
 
 
 def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: Memories, family: str) -> Timed:
-    """Simulate a stream with Vela's costs.
-
-    Args:
-        works: cost of operations by number in the stream, including transfers.
-    """
+    """Simulate a stream with Vela's costs of operations, by number in the stream, including transfers."""
     costs: list[tuple[int, int]] = []
     for action in filter(lambda action: action.is_operation, actions):
         work = works.get(len(costs), NOTHING)

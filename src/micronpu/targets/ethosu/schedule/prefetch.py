@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from micronpu.targets.ethosu.payload import VelaIO
 from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
 from micronpu.targets.ethosu.schedule.constants import Weights, weights_of
 from micronpu.targets.ethosu.schedule.engines import DEPTHS, NOTHING, EngineWork, Memories
@@ -112,7 +111,8 @@ def _slots(
                 before = [x for x in before if x.code != KERNEL_WAIT]
             else:
                 access, weights = accesses[number], found.weights.get(at)
-                reads = access.reads - _weights_read(weights) if weights is not None else access.reads
+                own = [(p.address, p.address + p.length) for p, _ in weights.origins] if weights is not None else []
+                reads = access.reads - Ranges((region, *span) for span in own for region in (CONSTANTS, SCRATCH))
                 source = program.sources[number] if number < len(program.sources) else -1
                 slots.append(
                     Slot(
@@ -123,12 +123,6 @@ def _slots(
                 before = []
             number += 1
     return tuple(slots), tuple(before)
-
-
-def _weights_read(weights: Weights) -> Ranges:
-    return Ranges(
-        (region, part.address, part.address + part.length) for part, _ in weights.origins for region in (0, 1)
-    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +150,7 @@ class PrefetchResult:
 
 def space_of(found: Analysed, limit: int) -> Space:
     """The free scratch memory of a program, up to ``limit`` bytes."""
-    outputs = Ranges((b.region, b.address, b.address + _bytes(b)) for b in found.program.outputs)
+    outputs = Ranges((b.region, b.address, b.address + b.bytes) for b in found.program.outputs)
     reads, writes = [slot.reads for slot in found.slots], [slot.writes for slot in found.slots]
     size = found.program.scratch_size
     return Space(reads, writes, outputs, SCRATCH, size, max(size, limit))
@@ -191,13 +185,6 @@ def prefetched(found: Analysed, arrangement: Arrangement) -> tuple[VelaProgram, 
     return made, PrefetchResult(program.cycles, len(arrangement.loads), with_weights, size, more)
 
 
-def _bytes(tensor: VelaIO) -> int:
-    size = tensor.element_size
-    for extent in tensor.shape:
-        size *= extent
-    return size
-
-
 def _layers(program: VelaProgram, places: Sequence[int], time: Timed) -> tuple[LayerEstimate, ...]:
     """Vela's rows with the cycles from the end of the previous row to the end of each."""
     cycles, ended = [0] * len(program.layers), 0
@@ -209,12 +196,7 @@ def _layers(program: VelaProgram, places: Sequence[int], time: Timed) -> tuple[L
 
 
 class _Written:
-    """Writes the commands of a schedule.
-
-    Attributes:
-        actions: all commands.
-        works, places, sources: of the operations, including transfers.
-    """
+    """Writes the commands of a schedule; its works, places and sources are those of operations and transfers."""
 
     def __init__(self, found: Analysed, arrangement: Arrangement) -> None:
         self._slots = found.slots
@@ -286,20 +268,15 @@ def _places(weights: Weights, address: int | None) -> Ranges:
 
 @dataclass
 class _Engine:
-    """The operations queued in one engine.
+    """The operations queued in one engine, by the bytes that they read and write; ``done`` have certainly finished."""
 
-    Attributes:
-        jobs: number in the stream, bytes read, bytes written.
-        done: number of those that have certainly finished.
-    """
-
-    jobs: list[tuple[int, Ranges, Ranges]] = field(default_factory=list)
+    jobs: list[tuple[Ranges, Ranges]] = field(default_factory=list)
     done: int = 0
 
     def last_against(self, reads: Ranges, writes: Ranges) -> int:
         """Number of them that must have finished before an operation of the other engine may start."""
         for at in range(len(self.jobs), self.done, -1):
-            _, read, written = self.jobs[at - 1]
+            read, written = self.jobs[at - 1]
             if writes.meets(read) or writes.meets(written) or reads.meets(written):
                 return at
         return 0
@@ -321,7 +298,6 @@ class Order:
     def __init__(self, family: str) -> None:
         self._most_kernels, _ = DEPTHS[family]
         self._kernels, self._transfers = _Engine(), _Engine()
-        self._count = 0
 
     @property
     def transfers(self) -> int:
@@ -336,11 +312,8 @@ class Order:
             self._kernels.ended(action.parameter & COUNT)
 
     def waits_for(self, is_transfer: bool, reads: Ranges, writes: Ranges, transfers: int = 0) -> list[Action]:
-        """Return the waits that are missing before an operation.
-
-        Args:
-            transfers: minimum number of transfers that must have finished.
-        """
+        """Return the waits that are missing before an operation, and for the least number of transfers that must have
+        finished."""
         found = []
         if is_transfer:
             kernels = self._kernels.last_against(reads, writes)
@@ -353,23 +326,15 @@ class Order:
 
     def add(self, is_transfer: bool, reads: Ranges, writes: Ranges) -> None:
         """Add an operation when it is queued."""
-        if is_transfer:
-            self._transfers.jobs.append((self._count, reads, writes))
-        else:
+        if not is_transfer:
             self._kernels.ended(self._most_kernels - 1)
-            self._kernels.jobs.append((self._count, reads, writes))
-        self._count += 1
+        (self._transfers if is_transfer else self._kernels).jobs.append((reads, writes))
 
 
 def missing_waits(
     actions: Sequence[Action], accesses: Sequence[tuple[Ranges, Ranges]], family: str
 ) -> list[tuple[int, Action]]:
-    """Return missing waits for operations that must not overlap: number of the operation, and the wait before it.
-
-    Args:
-        actions: of the whole stream.
-        accesses: bytes that each operation reads and writes, including transfers.
-    """
+    """Return missing waits for operations that must not overlap: number of the operation, and the wait before it."""
     order, found, number = Order(family), [], 0
     for action in actions:
         if not action.is_operation:

@@ -17,11 +17,7 @@ _REGION_BIT = 48
 
 
 class Ranges:
-    """A set of bytes.
-
-    Args:
-        spans: region, first byte and the one after the last, in any order.
-    """
+    """A set of bytes, from regions with a first byte and the one after the last, in any order."""
 
     def __init__(self, spans: Iterable[tuple[int, int, int]] = ()) -> None:
         by_region: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -79,12 +79,7 @@ _SCALARS = {"u55": 0x80, "u65": 0x80, "u85": 0x08}
 
 @dataclass(frozen=True)
 class RegionTraffic:
-    """Bus traffic between the NPU and one region.
-
-    Attributes:
-        read, written: bytes.
-        read_beats, written_beats: beats of the port, each of at most the port's width in bytes.
-    """
+    """Bytes and beats on the bus between the NPU and one region; a beat has at most the port's width."""
 
     read: int = 0
     written: int = 0
@@ -98,23 +93,15 @@ class RegionTraffic:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of one operation or transfer.
-
-    Attributes:
-        regions: by number of the region.
-        work: products, or elements if it computes no products.
-    """
+    """Traffic of one operation or transfer by number of the region; its work is products, or elements if it computes
+    none."""
 
     regions: Mapping[int, RegionTraffic] = field(default_factory=dict)
     work: int = 0
 
 
 def traffic_of(actions: Sequence[Action], family: str, port_bytes: int) -> list[Traffic]:
-    """Traffic of each operation of a stream in order, including transfers.
-
-    Args:
-        port_bytes: width of a port: bytes of a beat.
-    """
+    """Traffic of each operation of a stream in order, including transfers; a beat of a port has so many bytes."""
     return [_moved(action, family, port_bytes) for action in actions if action.is_operation]
 
 
@@ -316,7 +303,6 @@ def _axes(action: Action) -> Iterator[tuple[int, int, int, int, int]]:
 def _covered(
     blocks: Sequence[tuple[int, int]], step: int, reach: int, pad: int, after: int, upscaled: int
 ) -> list[int]:
-    """Number of input rows or columns that each block reads."""
     size = (blocks[-1][1] - 1) * step + reach - pad - after
     found = []
     for begin, end in blocks:
@@ -327,12 +313,7 @@ def _covered(
 
 
 def arithmetic_of(traffic: Sequence[Traffic], places: Sequence[int], layers: Sequence[int]) -> list[float]:
-    """Arithmetic cycles of each operation: its share of its layer's cycles, by products; 0 for a transfer.
-
-    Args:
-        places: number of the layer of each operation, including transfers.
-        layers: cycles of each layer.
-    """
+    """Arithmetic cycles of each operation: its share of its layer's cycles, by products; 0 for a transfer."""
     work: Counter[int] = Counter()
     for one, place in zip(traffic, places, strict=True):
         work[place] += one.work
@@ -349,12 +330,7 @@ def busy(
     ports: Mapping[int, Port],
     family: str,
 ) -> tuple[Timed, list[Mapping[str, float]]]:
-    """Estimate the time of a stream, and the cycles of each memory for each operation.
-
-    Args:
-        traffic, arithmetic: of each operation, including transfers.
-        ports: by number of the region.
-    """
+    """Estimate the time of a stream, and the cycles of each memory for each operation, including transfers."""
     waits, costs, stored = list[Mapping[str, float]](), list[tuple[int, int]](), ports[CONSTANTS].memory
     for number, action in enumerate(action for action in actions if action.is_operation):
         cycles = _waits(traffic[number], ports)
@@ -369,7 +345,6 @@ def busy(
 
 
 def _waits(traffic: Traffic, ports: Mapping[int, Port]) -> dict[str, float]:
-    """Cycles of each memory."""
     cycles: dict[str, float] = {}
     for region, moved in traffic.regions.items():
         if region in ports:
@@ -455,7 +430,6 @@ def _signed(stride: int, family: str) -> int:
 
 
 def _table(action: Action, result: Result, family: str) -> Iterator[tuple[int, int, int]]:
-    """The lookup table that the operation reads."""
     activation = action.number(0x125)
     kind = activation & 31
     if kind < _FIRST_TABLE[family]:

@@ -11,9 +11,10 @@ documentation of offline memory planning, and a file of Vela 5.2 for comparison.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -22,8 +23,9 @@ from micronpu.base import timing
 from micronpu.base.cache import CACHE, Entry, in_short
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
-from micronpu.emit.litert import LiteRtEmitter
+from micronpu.emit.litert import add_tensor
 from micronpu.ir.graph import Tensor
+from micronpu.ir.types import DType, TensorType
 from micronpu.targets.ethosu.accelerators import clock_hz, vela_package
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import EthosUPayload, VelaIO
@@ -177,11 +179,6 @@ class VelaEndedError(VelaError):
 
 
 def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str]) -> VelaProgram:
-    """Compile with Vela; see `compile_flatbuffer`.
-
-    Args:
-        question: architecture, system and options.
-    """
     architecture, system, options = question
     try:
         with timing.part("Vela"):
@@ -262,91 +259,74 @@ def _options(spec: EthosUOptions, more: Mapping[tuple[str, str], str]) -> str:
     return text
 
 
-def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
-    """Operator of each operation of a stream."""
+Tables: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
+"""Tables of Vela by name; the first row of each is its header."""
+
+
+def _rows(tables: Tables, name: str) -> list[dict[str, str]]:
+    """The rows of a table by column; none if Vela did not make it."""
+    header, *rows = tables.get(name) or [()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def _sources(tables: Tables, commands: bytes) -> tuple[int, ...]:
     if not {"queue", "optimised", "source"} <= tables.keys():
         return ()
-    keys = _column(tables["source"], "id", "ext_key")
-    optimised = _column(tables["optimised"], "id", "source_id")
-    return tuple(int(keys.get(optimised.get(i, ""), "-1")) for i in _queued(tables["queue"], "optimised_id", commands))
+    keys = {row["id"]: int(row["ext_key"]) for row in _rows(tables, "source")}
+    optimised = {row["id"]: row["source_id"] for row in _rows(tables, "optimised")}
+    return tuple(keys.get(optimised.get(i, ""), -1) for i in _queued(tables, "optimised_id", commands))
 
 
-def _places(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
+def _places(tables: Tables, commands: bytes) -> tuple[int, ...]:
     """Row of the table of estimates of each operation of a stream."""
     if not {"queue", "perf"} <= tables.keys():
         return ()
-    header, *rows = tables["perf"]
-    numbers = {row[header.index("id")]: number for number, row in enumerate(rows)}
-    return tuple(numbers.get(i, -1) for i in _queued(tables["queue"], "scheduled_id", commands))
+    numbers = {row["id"]: number for number, row in enumerate(_rows(tables, "perf"))}
+    return tuple(numbers.get(i, -1) for i in _queued(tables, "scheduled_id", commands))
 
 
-def _queued(table: Sequence[Sequence[str]], column: str, commands: bytes) -> list[str]:
+def _queued(tables: Tables, column: str, commands: bytes) -> Iterator[str]:
     """A column of Vela's queue table for each operation of a stream.
 
     The table has the offset of an operation's first command; its commands extend to the next offset.
     """
-    queue = sorted((int(o), i) for o, i in _column(table, "offset", column).items())
-    found, at = [], -1
+    queue = {int(row["offset"]): row[column] for row in _rows(tables, "queue")}
+    starts = sorted(queue)
     for offset in operation_offsets(commands):
-        while at + 1 < len(queue) and queue[at + 1][0] <= offset:
-            at += 1
-        found.append(queue[at][1] if at >= 0 else "")
-    return found
+        number = bisect_right(starts, offset)
+        yield queue[starts[number - 1]] if number else ""
 
 
-def _column(table: Sequence[Sequence[str]], key: str, value: str) -> dict[str, str]:
-    header, *rows = table
-    return {row[header.index(key)]: row[header.index(value)] for row in rows}
-
-
-def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimate, ...]:
-    """Parse Vela's tables, whose first row is the header."""
-    if "perf" not in tables:
-        return ()
-    header, *rows = tables["perf"]
+def _layers(tables: Tables) -> tuple[LayerEstimate, ...]:
     # Vela's numbering excludes constants of shapes, but names the operator of the file.
-    names, *sources = tables.get("source") or [["id", "ext_key"]]
-    order = {row[names.index("id")]: int(row[names.index("ext_key")]) for row in sources}
-    works = _works(tables.get("figures") or [["id"]])
-    wanted = ("id", "name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
-    column = {name: header.index(name) for name in wanted}
-    memories = {name.removesuffix("_ac"): i for i, name in enumerate(header) if name.endswith("_ac")}
+    order = {row["id"]: int(row["ext_key"]) for row in _rows(tables, "source")}
+    works = {row["id"]: _work(row) for row in _rows(tables, "figures")}
     return tuple(
         LayerEstimate(
-            row[column["name"]],
-            row[column["operator"]],
-            order.get(row[column["source_id"]], -1),
-            int(row[column["op_cycles"]]),
-            int(row[column["mac_count"]]),
-            int(row[column["npu_cycles"]]),
-            {name: int(row[i]) for name, i in memories.items()},
-            int(row[column["staging_usage"]]),
-            works.get(row[column["id"]], NOTHING),
+            row["name"],
+            row["operator"],
+            order.get(row["source_id"], -1),
+            int(row["op_cycles"]),
+            int(row["mac_count"]),
+            int(row["npu_cycles"]),
+            memory_cycles={name.removesuffix("_ac"): int(n) for name, n in row.items() if name.endswith("_ac")},
+            staging_bytes=int(row["staging_usage"]),
+            work=works.get(row["id"], NOTHING),
         )
-        for row in rows
+        for row in _rows(tables, "perf")
     )
 
 
-def _works(table: Sequence[Sequence[str]]) -> dict[str, EngineWork]:
-    """Cost of Vela's operations without the transfers of their weights, by identifier.
+def _work(row: Mapping[str, str]) -> EngineWork:
+    """Cost of an operation without the transfers of its weights; an empty cell means zero."""
 
-    An empty cell in the columns of a memory means zero.
-    """
-    header, *rows = table
+    def cells(end: str) -> list[int]:
+        return [int(cell or 0) for name, cell in row.items() if name.endswith(end)]
 
-    def total(row: Sequence[str], ends: tuple[str, ...]) -> int:
-        return sum(int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(ends))
-
-    found = {}
-    for row in rows:
-        arithmetic = int(row[header.index("est_op_cycles_without_buffering")] or 0)
-        # The table has both the bytes of the transfer of weights and those that the operation reads.
-        weights, scales = (
-            max((int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(end)), default=0)
-            for end in ("Weights_read", "Scales_read")
-        )
-        found[row[header.index("id")]] = EngineWork(arithmetic, total(row, ("FeatureMap_ac",)), weights + scales)
-    return found
+    # The table has both the bytes of the transfer of weights and those that the operation reads.
+    weights, scales = (max(cells(end), default=0) for end in ("Weights_read", "Scales_read"))
+    (arithmetic,) = cells("est_op_cycles_without_buffering")
+    return EngineWork(arithmetic, sum(cells("FeatureMap_ac")), weights + scales)
 
 
 OPERATOR = "ethos-u"
@@ -359,50 +339,29 @@ _ANYWHERE, _VERSION = -1, 0
 def optimised(
     program: VelaProgram, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
 ) -> tuple[schema.ModelT, tuple[str, bytes]]:
-    """Return the model in LiteRT's object form, and its metadata.
-
-    Args:
-        inputs, outputs: name and tensor, in the program's order.
-    """
+    """Return the model in LiteRT's object form, and its metadata, for names and tensors in the program's order."""
     model, graph = schema.ModelT(), schema.SubGraphT()
     model.version, model.buffers, model.subgraphs = 3, [schema.BufferT()], [graph]
     graph.name, graph.tensors = "main", []
     places: list[int] = []
 
-    def tensor(name: str, shape: Sequence[int], kind: int, place: int, data: bytes = b"") -> int:
-        table = schema.TensorT()
-        table.name, table.type, table.buffer = name, kind, 0
-        table.shape = np.array(shape, np.int32)
-        if data:
-            buffer = schema.BufferT()
-            buffer.data = np.frombuffer(data, np.uint8)
-            table.buffer = len(model.buffers)
-            model.buffers.append(buffer)
-        graph.tensors.append(table)
+    def tensor(name: str, type: TensorType, place: int, data: bytes | None = None) -> int:
         places.append(place)
-        return len(places) - 1
+        return add_tensor(model, graph, name, type, None if data is None else np.frombuffer(data, np.uint8))
 
-    def boundary(name: str, value: Tensor, place: int) -> int:
-        index = tensor(name, value.type.shape, LiteRtEmitter.code(value.type.dtype), place)
-        if value.type.qparams is not None:
-            quantization = schema.QuantizationParametersT()
-            quantization.scale = np.array(value.type.qparams.scale, np.float32)
-            quantization.zeroPoint = np.array(value.type.qparams.zero_point, np.int64)
-            graph.tensors[index].quantization = quantization
-        return index
+    def memory(name: str, size: int, place: int, data: bytes | None = None) -> int:
+        return tensor(name, TensorType((size,), DType.UINT8), place, data)
 
     # No padding after the stream: the driver would interpret it as further actions, and refuses zeros.
     commands = program.commands
     constants = (bytes(program.constants) or bytes(_ALIGNMENT)) + bytes(-len(program.constants) % _ALIGNMENT)
-    uint8 = schema.TensorType.UINT8
-    stream = tensor("ethos_u_command_stream", (len(commands),), uint8, _ANYWHERE, commands)
-    read_only = tensor("read_only", (len(constants),), uint8, _ANYWHERE, constants)
-    scratch = tensor("scratch", (program.scratch_size,), uint8, 0)
-    fast = scratch
+    stream = memory("ethos_u_command_stream", len(commands), _ANYWHERE, commands)
+    read_only = memory("read_only", len(constants), _ANYWHERE, constants)
+    scratch = fast = memory("scratch", program.scratch_size, 0)
     if program.fast_scratch_size:
-        fast = tensor("scratch_fast", (program.fast_scratch_size,), uint8, _ANYWHERE)
-    graph.inputs = [boundary(n, t, b.address) for (n, t), b in zip(inputs, program.inputs, strict=True)]
-    graph.outputs = [boundary(n, t, b.address) for (n, t), b in zip(outputs, program.outputs, strict=True)]
+        fast = memory("scratch_fast", program.fast_scratch_size, _ANYWHERE)
+    graph.inputs = [tensor(n, t.type, b.address) for (n, t), b in zip(inputs, program.inputs, strict=True)]
+    graph.outputs = [tensor(n, t.type, b.address) for (n, t), b in zip(outputs, program.outputs, strict=True)]
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = int(schema.BuiltinOperator.CUSTOM)
     code.customCode, code.version = OPERATOR, 1

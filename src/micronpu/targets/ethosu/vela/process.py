@@ -18,6 +18,7 @@ from typing import Any
 
 import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
+from micronpu.base.processes import how_it_ended
 from micronpu.targets.ethosu.accelerators import vela_package
 
 _KILL = int(getattr(signal, "SIGKILL", 9))  # undefined on Windows
@@ -32,14 +33,8 @@ class WorkerEndedError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """Response of the compiler core.
-
-    Attributes:
-        objection: first line of its exception; "" if there is none.
-        text: its output, if there is an objection.
-        result: see `micronpu.targets.ethosu.vela.worker`; None if there is an objection.
-        constants: weights and tables, as received.
-    """
+    """Response of the compiler core: its result (see `micronpu.targets.ethosu.vela.worker`) and the constants, or the
+    first line of its exception and its output."""
 
     objection: str
     text: str
@@ -63,15 +58,8 @@ class VelaProcess:
         return self._worker.pid if self._worker is not None else None
 
     def compile(self, architecture: str, model: bytes, *arguments: Any, seconds: float, **options: Any) -> Answer:
-        """Return the result of ``regor.compile(architecture, model, *arguments, **options)``.
-
-        Args:
-            seconds: limit after which the worker is killed.
-
-        Raises:
-            WorkerEndedError: the compiler core crashes, or times out.
-            RuntimeUnavailableError: no worker can be started.
-        """
+        """Return the result of ``regor.compile(architecture, model, *arguments, **options)``; the worker is killed
+        after some seconds."""
         request = marshal.dumps((seconds, (architecture, *arguments), options))
         with self._lock:
             try:
@@ -110,12 +98,6 @@ class _KilledError(WorkerEndedError):
 
 
 class _Worker:
-    """One process, ready for requests.
-
-    Raises:
-        RuntimeUnavailableError: it cannot be started.
-    """
-
     def __init__(self) -> None:
         if sys.platform == "win32":
             raise RuntimeUnavailableError(
@@ -165,12 +147,14 @@ class _Worker:
 
     def end(self) -> None:
         self._kill()
-        self._close()
+        self._socket.close()
+        self._log.close()
 
     def leave(self) -> None:
         """Release a process that is not a child of this one, and close its socket."""
         self._process.returncode = 0  # prevents its destructor from waiting for the child
-        self._close()
+        self._socket.close()
+        self._log.close()
 
     def ask(self, request: bytes, model: bytes, seconds: float) -> Answer:
         self._log.seek(0)  # shared by both processes, including the file position
@@ -185,9 +169,7 @@ class _Worker:
             raise WorkerEndedError(f"did not end within {seconds:.0f} s") from None
         except (EOFError, ConnectionError):
             code = self._process.wait()
-            if code == -_KILL:
-                raise _KilledError(f"ended with signal {_KILL}") from None
-            raise WorkerEndedError(f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}") from None
+            raise (_KilledError if code == -_KILL else WorkerEndedError)(how_it_ended(code)) from None
         return Answer(objection, self._printed() if objection else "", result, constants)
 
     def _receive(self) -> tuple[Any, memoryview]:
@@ -214,10 +196,6 @@ class _Worker:
     def _kill(self) -> None:
         self._process.kill()  # it has no unsaved state
         self._process.wait()
-
-    def _close(self) -> None:
-        self._socket.close()
-        self._log.close()
 
 
 VELA = VelaProcess()
