@@ -86,7 +86,7 @@ def test_files_without_digest_are_isolated_and_compute_the_same(stamped, tmp_pat
         program.run(x)
     assert not HostProgram(tmp_path / "stamped.pte").is_isolated
     assert not HostProgram(tmp_path / "conv.pte", RunOptions(isolated=False)).is_isolated
-    with pytest.raises(OptionError, match="isolated is 'yes'"):
+    with pytest.raises(OptionError, match="`isolated` is 'yes'"):
         RunOptions(isolated="yes")
 
 
@@ -107,7 +107,7 @@ def test_the_end_of_the_process_is_a_sentence(tmp_path):
     (tmp_path / "a.pte").write_bytes(add_pte())
     program = HostProgram(tmp_path / "a.pte")
     os.kill(program._isolated._process.pid, signal.SIGSEGV)
-    with pytest.raises(PayloadError, match=r"a\.pte ran in a process that ended with signal 11 .SIGSEGV.: "):
+    with pytest.raises(PayloadError, match=r"a\.pte ran in a process that crashed with SIGSEGV: "):
         program.run(A, B)
 
 

@@ -39,11 +39,7 @@ def check_switch(name: str, given: Any) -> None:
 
 
 def check_text(name: str, given: Any, what: str = "a string") -> None:
-    """Raise `OptionError` if an argument is not a string.
-
-    Args:
-        what: its description.
-    """
+    """Raise `OptionError` if an argument is not a string, with its description."""
     if not isinstance(given, str):
         raise OptionError(f"`{name}` is {described(given)}; it is {what}.", hint=f"{name} as {what}")
 
@@ -63,14 +59,7 @@ def check_type(name: str, given: Any, *kinds: type, hint: str = "") -> None:
 
 
 def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
-    """Return the items of a list, a tuple, a set or an iterator.
-
-    Args:
-        what: description of the items.
-
-    Raises:
-        OptionError: it is none of these, or iterating over it fails.
-    """
+    """Return the items of a list, a tuple, a set or an iterator; raise `OptionError` for anything else."""
     wrong = OptionError(
         f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.", hint=f"{name}=[...]"
     )

@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -49,12 +49,7 @@ class CacheWarning(UserWarning):
 
 
 class Usage(NamedTuple):
-    """Size of a cache.
-
-    Attributes:
-        folder: None if there is no cache.
-        why: reason why there is none, as a clause; "" if there is one.
-    """
+    """Size of a cache; without a folder there is none, and ``why`` is the reason, as a clause."""
 
     folder: Path | None
     entries: int = 0
@@ -83,7 +78,6 @@ def user_folder() -> Path | None:
 
 
 def _absolute(name: str) -> Path | None:
-    """Return the absolute path in an environment variable, or None."""
     path = Path(os.environ.get(name, ""))
     return path if path.is_absolute() else None
 
@@ -194,7 +188,7 @@ class Cache:
             self._say("read", f"{path} cannot be read, and is left aside: {error.strerror or error}")
             return None
         with open(opened, "rb") as file:
-            if why := _foreign(os.fstat(opened), is_folder=False):
+            if why := foreign(os.fstat(opened), is_folder=False):
                 self._say("foreign", f"{path} {why}, so that it is left aside")
                 return None
             try:
@@ -235,11 +229,7 @@ class Cache:
             self.prune(1 - 1 / _PARTS)
 
     def prune(self, part: float = 1.0) -> None:
-        """Delete the least recently used entries if the limits are exceeded.
-
-        Args:
-            part: fraction of the limits to shrink to.
-        """
+        """Delete the least recently used entries if the limits are exceeded, down to a fraction of them."""
         folder = self.folder
         if folder is None:
             return
@@ -262,7 +252,7 @@ class Cache:
         if folder not in self._checked:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                why = _foreign(os.lstat(folder), is_folder=True)
+                why = foreign(os.lstat(folder), is_folder=True)
                 if why:
                     self._say("folder", f"The folder {folder} {why}, so that nothing is kept in it")
                 self._checked[folder] = not why
@@ -283,12 +273,7 @@ class Cache:
 
 
 class Entry(NamedTuple):
-    """The location of one result.
-
-    Attributes:
-        folder: None if caching is disabled.
-        name: hash of everything that determines the result.
-    """
+    """The location of one result by the hash of everything that determines it; no folder if caching is disabled."""
 
     cache: Cache
     folder: Path | None
@@ -351,13 +336,13 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int, float]]:
         return
 
 
-def _foreign(status: os.stat_result, *, is_folder: bool) -> str:
-    """Reason why another user may have made a file or folder, as a clause; "" if none could."""
+def foreign(status: os.stat_result, *, is_folder: bool, trusted: Collection[int] = ()) -> str:
+    """Reason why another user, except trusted ones, may have made a file or folder, as a clause; "" if none could."""
     if not (stat.S_ISDIR(status.st_mode) if is_folder else stat.S_ISREG(status.st_mode)):
         return "is no folder" if is_folder else "is no regular file"
     if sys.platform == "win32":
         return ""
-    if status.st_uid != os.getuid():
+    if status.st_uid not in (os.getuid(), *trusted):
         return f"belongs to another user (number {status.st_uid})"
     if status.st_mode & 0o022:
         return f"can be written to by others (mode {stat.S_IMODE(status.st_mode):o})"

@@ -45,11 +45,8 @@ def first_line(error: BaseException) -> str:
 
 
 def one_of(names: Iterable[str], given: str, where: str) -> str:
-    """The hint "one of ..." for a name that there is not: of many names those most like it.
-
-    Args:
-        where: what lists all of them.
-    """
+    """The hint "one of ..." for a name that there is not: of many names those most like it, and what lists all of
+    them."""
     known = list(dict.fromkeys(names))
     if len(known) <= _MOST_NAMES:
         return f"one of {', '.join(known)}"

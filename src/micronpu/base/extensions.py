@@ -30,15 +30,7 @@ def package_of(point: EntryPoint) -> str:
 
 
 def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
-    """Import the object of an entry point.
-
-    Args:
-        kind: its required class, or base class.
-        what: description of the required type, for the message.
-
-    Raises:
-        OptionError: it cannot be imported, or is something else; the message names the package.
-    """
+    """Import the object of an entry point, of a required class, or base class; the error names the package."""
     subject = f"`{point.name}` of the package {package_of(point)}, an entry point in {point.group},"
     name = point.dist.name if point.dist is not None else point.name
     try:

@@ -181,14 +181,8 @@ def _allow(libc: ctypes.CDLL, rules: int, path: str, allowed: int) -> None:
 
 
 def put_up(folder: str | None = None) -> frozenset[str]:
-    """Restrict this process permanently.
-
-    Args:
-        folder: where writing stays allowed.
-
-    Returns:
-        The restrictions in force: of "network", "processes" and "files".
-    """
+    """Restrict this process permanently, but for writing to a folder; return the restrictions in force: of "network",
+    "processes" and "files"."""
     return frozenset(_fences(folder)) if sys.platform == "linux" else frozenset()
 
 

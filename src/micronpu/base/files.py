@@ -77,11 +77,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_name(path: str | os.PathLike[str]) -> Path:
-    """Return the path if file systems can have it.
-
-    Raises:
-        FileError: it is not a path, has a NUL character, or a name in it is too long.
-    """
+    """Return the path if file systems can have it; raise `FileError` otherwise."""
     try:
         text = os.fspath(path)
     except TypeError:
@@ -123,11 +119,8 @@ def read_file(
 
 
 def read_regular(file: IO[bytes], begin: int = 0, size: int = -1) -> bytes:
-    """Read an open file, or a part of it, up to its initial size, so that reading ends.
-
-    Raises:
-        OSError: it is not a regular file.
-    """
+    """Read an open file, or a part of it, up to its initial size, so that reading ends; raise `OSError` if it is not
+    regular."""
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file")
@@ -137,11 +130,7 @@ def read_regular(file: IO[bytes], begin: int = 0, size: int = -1) -> bytes:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse early what `write_file` would refuse after the work is done.
-
-    Raises:
-        FileError: the path is a folder, its folder does not exist, or it is not writable.
-    """
+    """Refuse early what `write_file` would refuse after the work is done."""
     target = check_name(path)
     if target.is_dir():
         raise FileError(f"{target} cannot be written: it is a folder.", hint=f"a file in it, {target / 'NAME'}")
@@ -152,11 +141,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot be written") -> None:
-    """Refuse a path that is not an existing folder.
-
-    Args:
-        what: the beginning of the message.
-    """
+    """Refuse a path that is not an existing folder, with a message that begins with ``what``."""
     path = check_name(folder)
     if not path.exists():
         raise FileError(f"{what}: the folder {path} does not exist.", hint=f"mkdir -p {path}")
@@ -167,22 +152,14 @@ def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot 
 
 
 def check_new_folder(folder: str | os.PathLike[str]) -> None:
-    """Refuse early what `make_folder` would refuse after the work is done.
-
-    Raises:
-        FileError: it is a file or inside of one, or is not writable.
-    """
+    """Refuse early what `make_folder` would refuse after the work is done."""
     path = check_name(folder).absolute()
     there = next(p for p in (path, *path.parents) if os.path.lexists(p))
     check_folder(there, f"{folder} cannot be written")
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder after creating it, with its parents, if it is missing.
-
-    Raises:
-        FileError: it cannot be created.
-    """
+    """Return the folder after creating it, with its parents, if it is missing."""
     path = check_name(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -72,11 +72,7 @@ def python_versions() -> str:
 
 
 def package_folder(package: str, *inside: str) -> Path:
-    """Return a folder of an installed package without importing it.
-
-    Raises:
-        UnsupportedError: the package is not installed.
-    """
+    """Return a folder of an installed package without importing it."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not places:

@@ -65,12 +65,8 @@ def ended_early() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
-    """Create a folder with a unique name, mode 0700, and remove it at the end of the context.
-
-    Args:
-        prefix: of its name.
-        beside: parent folder; default: the system's temporary folder.
-    """
+    """Create a folder with a unique name, mode 0700, in the system's temporary folder or another one, and remove it at
+    the end of the context."""
     import shutil
     import tempfile
 

@@ -24,11 +24,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML.
-
-    Raises:
-        ValueError: as for `parse_json`.
-    """
+    """Parse TOML; raise `ValueError` as `parse_json`."""
     # `tomllib` exists since Python 3.11; its predecessor `tomli` is installed before that.
     if sys.version_info >= (3, 11):
         import tomllib
@@ -80,10 +76,6 @@ def with_head(head: Any, *parts: bytes | memoryview) -> bytes:
 
 
 def head_and_rest(data: bytes | memoryview) -> tuple[Any, memoryview]:
-    """Split the result of `with_head` into the head and the concatenated parts, as a view of the data.
-
-    Raises:
-        ValueError: the data are invalid.
-    """
+    """Split the result of `with_head` into the head and the concatenated parts, as a view of the data."""
     start = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     return parse_json(bytes(data[_HEAD_BYTES:start])), memoryview(data)[start:]

@@ -15,14 +15,8 @@ _SAID = 2000
 
 
 def finished(process: subprocess.Popen[Any], seconds: float) -> int | None:
-    """Wait for a process, and end it with all of its children, also if a signal ends this one.
-
-    Args:
-        process: the leader of its session.
-
-    Returns:
-        Its exit status, negative if a signal ended it; None if the time limit was exceeded.
-    """
+    """Wait for a process, the leader of its session, and end it with all of its children, also if a signal ends this
+    one; return its exit status, negative if a signal ended it, or None after the time limit."""
     with undone(lambda: end(process)):
         try:
             return process.wait(seconds)

@@ -54,14 +54,7 @@ def notebook_callback() -> Callable[[str, float], None] | None:
 
 @dataclass(frozen=True)
 class TimedPart:
-    """Time spent in one part.
-
-    Attributes:
-        step: of the compilation.
-        name: of the part; "" for the step as a whole.
-        calls: number of calls.
-        seconds: total.
-    """
+    """Time spent in one part of a step of the compilation; "" for the step as a whole."""
 
     step: str
     name: str

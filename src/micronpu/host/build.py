@@ -22,7 +22,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from micronpu.base.cache import user_folder
+from micronpu.base.cache import foreign, user_folder
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder, undone
 from micronpu.base.processes import end
@@ -84,11 +83,7 @@ class ExecuTorchWheel:
 
 
 def find_executorch() -> ExecuTorchWheel:
-    """Locate ExecuTorch without importing it.
-
-    Raises:
-        RuntimeUnavailableError: not installed, of another version, or without the files to link with.
-    """
+    """Locate ExecuTorch without importing it."""
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeUnavailableError(
@@ -117,11 +112,8 @@ def find_executorch() -> ExecuTorchWheel:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """Return the C++ compiler's command: `$CXX` (may include arguments) or the first of g++, clang++, c++ on the PATH.
-
-    Raises:
-        RuntimeUnavailableError: there is none, or `$CXX` names a missing one.
-    """
+    """Return the C++ compiler's command: `$CXX` (may include arguments) or the first of g++, clang++, c++ on the
+    PATH."""
     try:
         asked = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -162,11 +154,7 @@ def cache_directory() -> Path:
 
 
 def check_cache(cache: Path) -> None:
-    """Check that a directory can be created or written, without doing so.
-
-    Raises:
-        RuntimeUnavailableError: it cannot, with the reason.
-    """
+    """Check that a directory can be created or written, without doing so."""
     place = next(p for p in (cache, *cache.parents) if p.exists() or p.is_symlink())
     if not place.is_dir():
         why = f"{place} is no directory"
@@ -180,11 +168,7 @@ def check_cache(cache: Path) -> None:
 
 
 def source_directory() -> Path:
-    """Directory of the C++ sources: `micronpu/_native` in an installed wheel, `native` at the root of a checkout.
-
-    Raises:
-        RuntimeUnavailableError: neither exists.
-    """
+    """Directory of the C++ sources: `micronpu/_native` in an installed wheel, `native` at the root of a checkout."""
     package = Path(__file__).resolve().parent.parent
     candidates = (package / "_native", package.parent.parent / "native")
     for candidate in candidates:
@@ -215,14 +199,7 @@ def build_plugin(*, prebuilt: bool = True) -> Path:
 
 
 def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
-    """Return the path of the shared library of a backend's simulator, which needs no ExecuTorch.
-
-    Args:
-        name: subfolder of its sources.
-
-    Raises:
-        RuntimeUnavailableError: as for `build_plugin`.
-    """
+    """Return the path of the shared library of a backend's simulator, which needs no ExecuTorch; see `build_plugin`."""
     directory = source_directory() / name
     if prebuilt and (found := _prebuilt(f"lib{name}", directory, _SIMULATOR_FLAGS, "")) is not None:
         return found
@@ -244,17 +221,8 @@ def has_prebuilt() -> bool:
 
 
 def make_prebuilt(folder: Path) -> list[Path]:
-    """Compile all libraries for a wheel of micronpu, which stores them in `_native/prebuilt`.
-
-    Args:
-        folder: output folder; it gets a manifest with their inputs and versions too.
-
-    Returns:
-        The files.
-
-    Raises:
-        RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, or a compile error.
-    """
+    """Compile all libraries for a wheel of micronpu, which stores them in `_native/prebuilt`, with a manifest of their
+    inputs and versions; return the files."""
     wheel, compiler, directory = find_executorch(), find_compiler(), source_directory()
     # Relative to site-packages/micronpu/_native/prebuilt. An ExecuTorch elsewhere is loaded into the process earlier.
     here = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
@@ -374,11 +342,7 @@ def _build_folder(cache: Path) -> Iterator[Path]:
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder and return the lock's descriptor.
-
-    Raises:
-        OSError: it is locked, removed, or the file system has no locks.
-    """
+    """Return the descriptor of a lock; raise `OSError` if the folder is locked or removed, or cannot be locked."""
     if sys.platform == "win32":
         raise OSError("folders have no locks on Windows")
     import fcntl
@@ -400,11 +364,6 @@ def _add_sources(digest: Any, directory: Path) -> None:
 
 
 def _cached(cache: Path, name: str) -> Path | None:
-    """Return the library of this name if it is intact; delete damaged ones.
-
-    Raises:
-        RuntimeUnavailableError: another user can write to the folder or to the library.
-    """
     if not cache.is_dir():
         return None
     _check_private(cache, cache)
@@ -421,27 +380,14 @@ def _digest(library: Path) -> str:
 
 
 def _check_private(path: Path, cache: Path) -> None:
-    """Refuse a path that another user, except the administrator, owns or can write to.
-
-    Raises:
-        RuntimeUnavailableError: with the owner or the mode.
-    """
-    if sys.platform == "win32":
-        return
+    """Refuse a path that another user, except the administrator, owns or can write to."""
     status = path.stat() if path == cache else path.lstat()
-    if status.st_uid not in (os.getuid(), _ADMINISTRATOR):
-        found = f"belongs to another user (number {status.st_uid})"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        found = f"can be written to by others (mode {stat.S_IMODE(status.st_mode):o})"
-    elif path != cache and not stat.S_ISREG(status.st_mode):
-        found = "is no regular file"
-    else:
-        return
-    raise RuntimeUnavailableError(
-        f"The runtime plug-in is not loaded from the cache directory {cache}, because {path} {found}, "
-        "who could have put any code there.",
-        hint=f"delete {cache} and build again, or set MICRONPU_CACHE_DIR to a directory of your own (chmod 700)",
-    )
+    if found := foreign(status, is_folder=path == cache, trusted=(_ADMINISTRATOR,)):
+        raise RuntimeUnavailableError(
+            f"The runtime plug-in is not loaded from the cache directory {cache}, because {path} {found}, "
+            "who could have put any code there.",
+            hint=f"delete {cache} and build again, or set MICRONPU_CACHE_DIR to a directory of your own (chmod 700)",
+        )
 
 
 _GROUPS = 4

@@ -16,11 +16,7 @@ from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, 
 
 
 def container_view(blob: bytes) -> Inside:
-    """Return the operators of a payload with an open container.
-
-    Raises:
-        PayloadError: it cannot be read, or holds microcode.
-    """
+    """Return the operators of a payload with an open container."""
     payload = parse(blob)
     if payload.kind != "reference":
         raise PayloadError("microcode, which is not public")
@@ -96,11 +92,7 @@ def _tosa(data: bytes) -> _Integers:
 
 
 def inspect(backend: str, blob: bytes) -> InspectedDelegate:
-    """Return the sections and tensors of a payload.
-
-    Raises:
-        PayloadError: it cannot be read.
-    """
+    """Return the sections and tensors of a payload."""
     payload = container.parse(blob)
     kind = "for silicon" if payload.kind == "silicon" else "open reference container, runs on a host only"
     versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())

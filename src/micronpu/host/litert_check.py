@@ -46,14 +46,7 @@ OPERATORS = frozenset(_NAMES.split())
 
 
 def check_litert(model: bytes | memoryview) -> None:
-    """Check a LiteRT program.
-
-    Args:
-        model: the flatbuffer.
-
-    Raises:
-        PayloadError: a value that LiteRT would trust is wrong.
-    """
+    """Check a LiteRT program; raise `PayloadError` if a value that LiteRT would trust is wrong."""
     try:
         program = root(model, b"TFL3")
         graphs = list(program.vector(2).tables())

@@ -23,7 +23,7 @@ import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
-from micronpu.container.litert_view import schema_names
+from micronpu.container.litert_view import element_name, read_model
 from micronpu.container.payload import COMPILE_AGAIN
 from micronpu.host.litert_check import check_litert
 from micronpu.program.pte import ELEMENT_TYPES
@@ -38,11 +38,7 @@ _SCALAR_TYPES = {np.dtype(numpy_type): number for number, numpy_type in NUMPY_TY
 
 
 def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
-    """Return ExecuTorch's number of a NumPy element type.
-
-    Raises:
-        PayloadError: ExecuTorch has none, e.g. for strings.
-    """
+    """Return ExecuTorch's number of a NumPy element type."""
     if numpy_type not in _SCALAR_TYPES:
         raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=COMPILE_AGAIN)
     return _SCALAR_TYPES[numpy_type]
@@ -71,15 +67,8 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionIO:
-    """An input or output of a partition's program.
-
-    Attributes:
-        scalar_type: ExecuTorch's number of the element type.
-        index: of the tensor in a LiteRT program.
-
-    Raises:
-        PayloadError: ExecuTorch has no such element type.
-    """
+    """An input or output of a partition's program; ExecuTorch's number of its element type, and the index of a LiteRT
+    tensor."""
 
     shape: tuple[int, ...]
     numpy_type: np.dtype[Any]
@@ -96,14 +85,7 @@ class PartitionIO:
 
 
 def check_buffers(what: str, buffers: Sequence[Buffer], tensors: Sequence[PartitionIO]) -> None:
-    """Check that the memory passed to a partition fits the partition's tensors.
-
-    Args:
-        what: "Input" or "Output", for the message.
-
-    Raises:
-        PayloadError: a buffer has another size or element type.
-    """
+    """Check that the memory passed to a partition fits the partition's inputs or outputs."""
     for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
         if buffer.size == tensor.size and buffer.scalar_type == tensor.scalar_type:
             continue
@@ -134,11 +116,7 @@ class OperatorTrace:
 
 
 class Executor(Protocol):
-    """Runs the program of a partition on memory that the runtime provides.
-
-    Attributes:
-        inputs, outputs: in the order of the program.
-    """
+    """Runs the program of a partition on memory that the runtime provides; inputs and outputs are in its order."""
 
     inputs: Sequence[object]
     outputs: Sequence[object]
@@ -165,11 +143,7 @@ class HostProgram(Executor):
     outputs: tuple[PartitionIO, ...]
 
     def outputs_of(self, inputs: Sequence[Array], sink: Callable[[OperatorTrace], None] | None = None) -> list[Array]:
-        """Return the outputs, without shapes, for inputs with the program's bytes.
-
-        Raises:
-            PayloadError: as `run`.
-        """
+        """Return the outputs, without shapes, for inputs with the program's bytes."""
         arrays = [np.ascontiguousarray(a) for a in inputs]
         made = [np.empty(math.prod(io.shape), io.numpy_type) for io in self.outputs]
         given, taken = (
@@ -184,7 +158,6 @@ class HostProgram(Executor):
 
 
 def _interpreter(model: bytes, mode: Mode) -> Any:
-    """A LiteRT interpreter with its tensors allocated."""
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError as error:
@@ -204,15 +177,7 @@ def _interpreter(model: bytes, mode: Mode) -> Any:
 
 
 class LiteRtProgram(HostProgram):
-    """One LiteRT program, ready to run.
-
-    Args:
-        model: LiteRT flatbuffer with one subgraph.
-        mode: which kernels to use.
-
-    Raises:
-        PayloadError: LiteRT does not load the model.
-    """
+    """One LiteRT program with one subgraph and the kernels of a mode, ready to run."""
 
     def __init__(self, model: bytes, mode: Mode) -> None:
         check_litert(model)
@@ -297,19 +262,9 @@ def _has_wide_softmax(model: bytes) -> bool:
 
     LiteRT's reference kernel then shifts by more than 31 bits, and an assertion in it ends the process.
     """
-    from ai_edge_litert import schema_py_generated as schema
-
-    whole = schema.Model.GetRootAs(model, 0)
-    graph = whole.Subgraphs(0)
-    for position in range(graph.OperatorsLength()):
-        operator = graph.Operators(position)
-        code = whole.OperatorCodes(operator.OpcodeIndex())
-        if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) != schema.BuiltinOperator.SOFTMAX:
-            continue
-        x = graph.Tensors(operator.Inputs(0))
-        if x.Type() == schema.TensorType.INT8 and x.Shape(x.ShapeLength() - 1) >= _WIDE_SOFTMAX:
-            return True
-    return False
+    view = read_model(model)
+    inputs = (view.tensors[operator.inputs[0]] for operator in view.operators if operator.name == "SOFTMAX")
+    return any(element_name(x.type) == "int8" and x.shape[-1] >= _WIDE_SOFTMAX for x in inputs)
 
 
 def _reference_softmax(x: Array, detail: dict[str, Any], made: dict[str, Any]) -> Array:
@@ -323,17 +278,7 @@ def _reference_softmax(x: Array, detail: dict[str, Any], made: dict[str, Any]) -
     return np.asarray(Softmax().reference(result, Value(x.reshape(shape), given)))
 
 
-def _name_of(code: Any) -> str:
-    number, custom = max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), str((code.customCode or b"").decode())
-    return custom or schema_names("BuiltinOperator").get(number, f"OPERATOR_{number}")
-
-
 def _cut(model: bytes, mode: Mode) -> list[_Cut]:
-    """Cut a LiteRT program into single-operator models, in program order.
-
-    Raises:
-        PayloadError: LiteRT refuses one of them.
-    """
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
@@ -342,7 +287,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
     # Constants have data; all other operands are inputs of the model, except the operator's own state.
     is_constant = [tensor.isVariable or whole.buffers[tensor.buffer].data is not None for tensor in graph.tensors]
     made = {int(index) for operator in graph.operators for index in operator.outputs}
-    cuts = []
+    names, cuts = [operator.name for operator in read_model(model).operators], []
     for position, operator in enumerate(graph.operators):
         touched = (*operator.inputs, *_intermediates(operator), *operator.outputs)
         used = list(dict.fromkeys(int(i) for i in touched if i >= 0))
@@ -351,11 +296,10 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
         read = dict.fromkeys(int(i) for i in operator.inputs if i >= 0)
         inputs = [i for i in read if i in made or not is_constant[i]]
         renumbered = {-1: -1, **{old: new for new, old in enumerate(used)}}
-        code = whole.operatorCodes[operator.opcodeIndex]
 
         part = schema.ModelT()
         part.version = whole.version
-        part.operatorCodes = [code]
+        part.operatorCodes = [whole.operatorCodes[operator.opcodeIndex]]
         part.buffers = [schema.BufferT()]
         sub = schema.SubGraphT()
         sub.tensors = [_copy(graph.tensors[old]) for old in used]
@@ -378,7 +322,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
 
         builder = flatbuffers.Builder(1024)
         builder.Finish(part.Pack(builder), b"TFL3")
-        cuts.append(_Cut(position, _name_of(code), bytes(builder.Output()), mode, inputs, outputs))
+        cuts.append(_Cut(position, names[position], bytes(builder.Output()), mode, inputs, outputs))
     return cuts
 
 

@@ -43,12 +43,8 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class GraphReference:
-    """micronpu's own reference interpreter.
-
-    Attributes:
-        graph: the compiler's input.
-        nodes: index of the graph's node for each operator of the written program.
-    """
+    """micronpu's own reference interpreter of the compiler's input; operators of the written program are nodes of the
+    graph."""
 
     graph: Graph
     nodes: Sequence[int]
@@ -105,12 +101,8 @@ class CarriedReference:
 
 
 def reference_of(graph: Graph, nodes: Sequence[int], flatbuffer: bytes) -> Reference:
-    """Return the reference for a program compiled from a graph.
-
-    Args:
-        nodes: index of the graph's node for each operator of the flatbuffer.
-        flatbuffer: LiteRT, whose kernels the interpreter equals, or TOSA.
-    """
+    """Return the reference for a program compiled from a graph, given its LiteRT or TOSA form, and the node of each
+    operator."""
     own = GraphReference(graph, nodes)
     if flatbuffer[4:8] != IDENTIFIER:
         return own

@@ -31,15 +31,7 @@ __all__ = ["IDENTIFIER", "TosaProgram"]
 
 
 class TosaProgram(HostProgram):
-    """One TOSA program, ready to run.
-
-    Args:
-        model: TOSA flatbuffer with one block.
-        mode: ignored; there is only one set of kernels.
-
-    Raises:
-        PayloadError: the model cannot be read.
-    """
+    """One TOSA program with one block, ready to run; there is only one set of kernels, in any mode."""
 
     def __init__(self, model: bytes, mode: Mode) -> None:
         checked = check_tosa(model)
@@ -61,11 +53,7 @@ class TosaProgram(HostProgram):
         sink(OperatorTrace(self.num_operators - 1, "TOSA", elapsed, tuple(made)))
 
     def call(self, *arrays: Array) -> list[Array]:
-        """Return the outputs for input arrays of the program's shapes and types.
-
-        Raises:
-            PayloadError: the result is undefined.
-        """
+        """Return the outputs for input arrays of the program's shapes and types."""
         for number, (array, tensor) in enumerate(zip(arrays, self.inputs, strict=True)):
             if (array.shape, array.dtype) != (tensor.shape, tensor.numpy_type):
                 raise PayloadError(
@@ -142,14 +130,8 @@ class TosaStep:
 
 @dataclass(frozen=True)
 class CheckedTosa:
-    """A valid program.
-
-    Attributes:
-        inputs, outputs: by name, in order; an output may occur twice.
-        num_operators: constants included.
-        constants: by name.
-        steps: all other operators, in order.
-    """
+    """A valid program: inputs and outputs in order, of which an output may occur twice, the number of operators with
+    constants, constants by name, and all other operators in order."""
 
     inputs: tuple[tuple[str, Operand], ...]
     outputs: tuple[tuple[str, Operand], ...]
@@ -159,14 +141,7 @@ class CheckedTosa:
 
 
 def check_tosa(model: bytes | memoryview) -> CheckedTosa:
-    """Check a TOSA program.
-
-    Args:
-        model: the flatbuffer.
-
-    Raises:
-        PayloadError: it is invalid.
-    """
+    """Check a TOSA program; raise `PayloadError` if it is invalid."""
     try:
         graph = root(model, schema.IDENTIFIER)
         _check_head(graph)
@@ -265,7 +240,6 @@ class _BlockCheck:
         return CheckedTosa(io[0], io[1], len(operators), self._constants, tuple(self._steps))
 
     def _known(self) -> dict[str, Operand]:
-        """Tensors and lists of sizes by name."""
         known: dict[str, Operand] = {}
         for field, read in ((schema.Block.TENSORS, self._tensor), (schema.Block.SHAPES, self._sizes)):
             for table in self._block.vector(field).tables():

@@ -24,14 +24,7 @@ _MOST_SCALE, _MOST_SIDE = 1 << 11, 1 << 14  # of RESIZE
 
 
 def check_call(name: str, call: TosaCall) -> None:
-    """Check one operator, and that its result is declared with the right type and shape.
-
-    Args:
-        name: of the operator.
-
-    Raises:
-        CorruptFlatbufferError: the defect, as a clause.
-    """
+    """Check one operator, and that its result is declared with the right type and shape; the error is a clause."""
     need(name in OPERATORS, "no program has it")
     rule, types, _ = OPERATORS[name]
     given, made = tuple(o.dtype for o in call.operands), call.result.dtype
@@ -267,7 +260,6 @@ def _check_sums(call: TosaCall, channels: int, bound: int) -> None:
 
 
 def _far(call: TosaCall, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """Spatial shape of a convolution's result."""
     pads = pairs(call.numbers(0, 2 * len(sides), 0, "the padding"))
     stride, dilation = (call.numbers(i, len(sides), 1, what) for i, what in ((1, "the stride"), (2, "the dilation")))
     windows = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -392,11 +384,7 @@ types of the operands and of the result, and the kernel. A concatenation's first
 
 
 def computed(name: str, call: TosaCall, operands: Sequence[Array]) -> Array:
-    """Return the result of an operator.
-
-    Raises:
-        PayloadError: it is undefined for these operands.
-    """
+    """Return the result of an operator; raise `PayloadError` if it is undefined for these operands."""
     made = np.asarray(OPERATORS[name][2](call, operands))
     kind = NUMPY[call.result.dtype]
     if made.dtype != kind or call.result.dtype == "INT48":

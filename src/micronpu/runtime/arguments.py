@@ -46,11 +46,7 @@ def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> N
 
 
 def argument(program: str, position: int, given: Any, wanted: TensorValue) -> Any:
-    """Return an input for the runtime: checked, and in the memory layout of the program.
-
-    Args:
-        program: its name within a sentence.
-    """
+    """Return an input for the runtime: checked, and in the memory layout of the program."""
     import torch
 
     if (

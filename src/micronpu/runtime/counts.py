@@ -14,12 +14,7 @@ _KINDS = ("int32", "int64")
 
 @dataclass(frozen=True)
 class _Count:
-    """Use of a state by a method.
-
-    Attributes:
-        place: memory and offset of the state, the same in all methods that share it.
-        name, size, counts, step: see `micronpu.frontend.positions.Count`.
-    """
+    """Use of a state by a method, see `micronpu.frontend.positions.Count`; all that share it have the same place."""
 
     place: tuple[int, int]
     name: str
@@ -29,16 +24,7 @@ class _Count:
 
 
 class Counts:
-    """Upper bounds of the positions in a program's states.
-
-    Args:
-        data: the program.
-        methods: those that are loaded.
-        named_data: of the program.
-
-    Raises:
-        PayloadError: the recorded data on states are damaged.
-    """
+    """Upper bounds of the positions in the states of a program's loaded methods."""
 
     def __init__(self, data: bytes, methods: Iterable[str], named_data: Mapping[str, bytes]) -> None:
         self._rules: dict[str, list[_Count]] = {}
@@ -62,14 +48,8 @@ class Counts:
         self._now = dict(self._first)
 
     def check(self, method: str, name: str) -> None:
-        """Refuse a call that would read or write rows out of range.
-
-        Args:
-            name: of the program.
-
-        Raises:
-            ModelError: a sequence is longer than the capacity of a state.
-        """
+        """Refuse a call that would read or write rows out of range, since a sequence is longer than the capacity of a
+        state."""
         for rule in self._rules.get(method, ()):
             now = self._now[rule.place]
             if rule.size is not None and now is not None and now >= rule.size:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, Runtim
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
+from micronpu.base.processes import end, how_it_ended, last_words
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.runtime.native import in_order
@@ -108,14 +108,8 @@ def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
 
 
 def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Array:
-    """Return the tensor that `pack` serialized, with its own memory.
-
-    Args:
-        arrays: return a NumPy array; bfloat16, which NumPy does not have, becomes float32.
-
-    Raises:
-        ValueError: the data are inconsistent.
-    """
+    """Return the tensor that `pack` serialized, with its own memory, or an array; bfloat16, which NumPy does not have,
+    becomes float32."""
     dtype, shape, order = head["dtype"], [int(n) for n in head["shape"]], [int(n) for n in head["order"]]
     if dtype not in _TYPES or sorted(order) != list(range(len(shape))):
         raise ValueError("a tensor of no known type or order")
@@ -131,22 +125,15 @@ def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Ar
     return tensor.view(torch.bfloat16) if dtype == _BFLOAT16 else tensor
 
 
-def _is_tensor(value: Any) -> bool:
-    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
-
-
 def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
-    """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged.
-
-    Raises:
-        ModelError: a value is something else.
-    """
+    """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged."""
     heads: list[Any] = []
     blobs: list[bytes] = []
+    tensors = (np.ndarray, sys.modules["torch"].Tensor) if "torch" in sys.modules else (np.ndarray,)
     for position, value in enumerate(values):
         if value is None or isinstance(value, bool | int | float | str):
             heads.append(value)
-        elif isinstance(value, np.ndarray) or _is_tensor(value):
+        elif isinstance(value, tensors):
             head, blob = pack(value)
             heads.append(head)
             blobs.append(blob)
@@ -159,11 +146,7 @@ def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
 
 
 def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes], arrays: bool) -> tuple[Any, ...]:
-    """Return the values that `pack_all` serialized; see `unpack`.
-
-    Raises:
-        ValueError, KeyError, TypeError: the data are inconsistent.
-    """
+    """Return the values that `pack_all` serialized; see `unpack`."""
     parts = list(blobs)
     if len(parts) != sum(isinstance(head, dict) for head in heads):
         raise ValueError("another number of tensors")
@@ -214,7 +197,7 @@ class IsolatedProgram:
                         start_new_session=True,
                     )
                 # Also if the program is never closed.
-                stack.callback(_kill, self._process)
+                stack.callback(end, self._process)
                 self.close = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
             raise RuntimeUnavailableError(
@@ -232,11 +215,8 @@ class IsolatedProgram:
     def run(
         self, inputs: Sequence[Any], method: str, outputs: Sequence[TensorValue | None], arrays: bool = False
     ) -> tuple[Any, ...]:
-        """Run once on checked tensors or arrays; see `HostProgram.run`, and `unpack` for the results.
-
-        Args:
-            outputs: what the program says of its results; the process must return nothing else.
-        """
+        """Run once on checked tensors or arrays, and return what the program says of its results; see
+        `HostProgram.run`, `unpack`."""
         described, sent = pack_all(inputs)
         most = _SHORT * (1 + len(outputs)) + sum(0 if v is None else v.bytes for v in outputs)
         head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent, most)
@@ -254,11 +234,7 @@ class IsolatedProgram:
     def ask(
         self, head: dict[str, Any], blobs: Sequence[bytes] = (), most: int = _SHORT
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request and return the response, of at most that many bytes.
-
-        Raises:
-            MicroNpuError: the process reported an error, ended, or takes too long.
-        """
+        """Send a request and return the response, of at most that many bytes."""
         with self._lock:
             until = None if self._limit is None else time.monotonic() + self._limit
             try:
@@ -303,29 +279,18 @@ class IsolatedProgram:
     def _how_it_ended(self) -> tuple[str, str]:
         """Return how the process ended, with the last line of its output, and release its resources."""
         try:
-            code = self._process.wait(timeout=10)
+            how = how_it_ended(self._process.wait(timeout=10))
         except subprocess.TimeoutExpired:
-            code = None
-        printed = self._printed()
-        self.close()
-        how = "gave up" if code is None else f"ended with exit code {code}"
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                how = f"ended with signal {-code} ({signal.Signals(-code).name})"
-        return how, f" Its last words: {printed}" if printed else ""
-
-    def _printed(self) -> str:
-        """The last line of the process's output, up to 200 characters."""
+            how = "gave up"
+        printed = ""
         with contextlib.suppress(OSError, ValueError):
             self._log.seek(0)
-            lines = self._log.read().decode("utf-8", "replace").split("\n")
-            text = "".join(c for c in next((line for line in reversed(lines) if line.strip()), "") if c.isprintable())
-            return text[:200]
-        return ""
+            printed = last_words(self._log.read().decode("utf-8", "replace"))
+        self.close()
+        return how, printed
 
 
 def _fits(head: Any, output: TensorValue | None) -> bool:
-    """Return True if the description of a result is as the program says."""
     if output is None or not isinstance(head, dict):
         return output is None and not isinstance(head, dict)
     shape = head["shape"]
@@ -337,7 +302,6 @@ def _fits(head: Any, output: TensorValue | None) -> bool:
 
 
 def _raise_error(answer: dict[str, Any]) -> None:
-    """Raise the error that a response reports, if any."""
     if (kind := answer.get("error")) is not None:
         made = getattr(micronpu.base.errors, str(kind), None)
         known = is_class(made, MicroNpuError)
@@ -350,8 +314,3 @@ def _environment() -> dict[str, str]:
     with contextlib.suppress(RuntimeUnavailableError):
         environment["MICRONPU_CACHE_DIR"] = str(cache_directory())
     return environment
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()

@@ -72,9 +72,6 @@ def _prepare(scratch: str | None, operators: list[str] | None) -> frozenset[str]
 
     Imports look for temporary and cache folders, start compilers and read the machine's devices, depending on the build
     of torch: after the restriction they fail. The imported code is as trusted as this module.
-
-    Args:
-        operators: what the program calls, if the plug-in may run it without torch; otherwise None.
     """
     import micronpu.runtime.array_program  # noqa: F401
     from micronpu.base.fence import put_up

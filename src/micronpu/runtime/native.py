@@ -38,16 +38,7 @@ def has_arrays(summary: MethodSummary) -> bool:
 
 
 class NativeMethods:
-    """The loaded methods of a program that share states; all are loaded before one runs.
-
-    Args:
-        plugin: with the delegates' mode set.
-        data: the program, with checked plans.
-        summaries: of the methods.
-
-    Raises:
-        NativeError: the runtime cannot load one.
-    """
+    """The loaded methods, with checked plans, of a program that share states; all are loaded before one runs."""
 
     def __init__(self, plugin: Plugin, data: bytes, summaries: Sequence[MethodSummary]) -> None:
         self._plugin = plugin
@@ -65,17 +56,7 @@ class NativeMethods:
             self._handles[name] = handle
 
     def run(self, method: str, inputs: Sequence[Array]) -> list[Array]:
-        """Run a method once.
-
-        Args:
-            inputs: of the method's types and shapes, in its order of axes.
-
-        Returns:
-            New arrays in the method's order of axes.
-
-        Raises:
-            NativeError: the method fails, or is closed.
-        """
+        """Run a method once on arrays of its types and shapes, in its order of axes; return new ones."""
         with self._lock:
             if self.is_closed:
                 raise NativeError

@@ -69,14 +69,7 @@ _CREATE = ctypes.CFUNCTYPE(
     ctypes.c_int32,
 )
 _RUN = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.c_int64,
-    _TENSORS,
-    ctypes.c_int32,
-    _TENSORS,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
+    ctypes.c_int32, ctypes.c_int64, _TENSORS, ctypes.c_int32, _TENSORS, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
 )
 _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
@@ -128,11 +121,7 @@ class Plugin:
         self._handles = itertools.count(1)
         self._local = threading.local()
         # ctypes frees a callback together with its Python object, so keep them as long as the plug-in.
-        self._callbacks = (
-            _CREATE(self._create),
-            _RUN(self._run),
-            _DESTROY(self._destroy),
-        )
+        self._callbacks = (_CREATE(self._create), _RUN(self._run), _DESTROY(self._destroy))
         if self._library.micronpu_register():
             sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
             raise RuntimeUnavailableError(
@@ -288,7 +277,6 @@ class Plugin:
 
 
 def _host_functions(library: ctypes.CDLL) -> SimpleNamespace:
-    """The functions of native/host_runtime.cpp, with their types."""
     found = {name: getattr(library, f"micronpu_host_{name}") for name in _HOST}
     for name, (result, *arguments) in _HOST.items():
         found[name].restype, found[name].argtypes = result, arguments

@@ -130,11 +130,8 @@ class HostProgram:
         self._start()
 
     def _is_isolated(self, is_file: bool) -> bool:
-        """True if the program must run in a separate process.
-
-        Raises:
-            PayloadError: it is damaged, and isolation was not requested.
-        """
+        """True if the program must run in a separate process; a damaged one is refused unless isolation was
+        requested."""
         if self.digest is Digest.WRONG and not self.options.isolated:
             raise PayloadError(
                 f"{self._name} is damaged: its contents do not have the digest that it carries.",
@@ -299,10 +296,7 @@ class HostProgram:
             )
 
     def profile(
-        self,
-        *inputs: torch.Tensor,
-        etdump: str | os.PathLike[str],
-        debug_buffer: str | os.PathLike[str] | None = None,
+        self, *inputs: torch.Tensor, etdump: str | os.PathLike[str], debug_buffer: str | os.PathLike[str] | None = None
     ) -> tuple[torch.Tensor, ...]:
         """Run once with recording enabled, and save the record; see `save_etdump`. Returns the outputs.
 
@@ -409,7 +403,6 @@ class HostProgram:
         return f"HostProgram({self._name}: {self.method_name}({signature}), delegates: {list(self.delegates)})"
 
     def _start(self) -> None:
-        """Check the plan and load the method into this process."""
         native = self._may_be_native()
         self._plugin: Plugin = load_plugin(torch=not native)  # first: it registers the schemas of the kernels
         if native and not all(has_all(self._plugin, m.operators) for m in self._methods.values()):
@@ -537,11 +530,6 @@ class HostProgram:
 
 
 def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, Proof]:
-    """Return a comparison for each payload whose backend has one.
-
-    Raises:
-        OptionError: there is none, or no graph to compare with.
-    """
     found: dict[bytes, Proof] = {}
     for delegate, payload in summary.payloads:
         backend = backend_with(delegate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from micronpu.base.arguments import described
+from micronpu.base.arguments import check_switch, check_type, described
 from micronpu.base.errors import OptionError
 
 TIME_LIMIT = 600.0
@@ -48,16 +48,8 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         for name in ("fast", "graph", "check", "profile"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(
-                    f"The run option {name} is {described(getattr(self, name))}, but it must be True or False.",
-                    hint=f"RunOptions({name}=True)",
-                )
-        if not isinstance(self.isolated, bool | None):
-            raise OptionError(
-                f"The run option isolated is {described(self.isolated)}, but it must be True, False or None.",
-                hint="RunOptions(isolated=True)",
-            )
+            check_switch(name, getattr(self, name))
+        check_type("isolated", self.isolated, bool, type(None), hint="RunOptions(isolated=True)")
         if self.check and self.graph:
             raise OptionError(
                 "The run options check and graph are both on, but then the graph runs instead of the stream.",
