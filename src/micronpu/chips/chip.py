@@ -63,11 +63,7 @@ class Npu:
         )
 
     def fields(self, *names: str) -> ChipSection:
-        """Return the table, from which the backend reads its specific fields.
-
-        Raises:
-            OptionError: it has a field that is neither in ``names`` nor common to all backends.
-        """
+        """Return the table, from which the backend reads its specific fields; refuse all others."""
         self.own.refuse_others((*_NPU_FIELDS, *names))
         return self.own
 
@@ -124,9 +120,7 @@ class TargetEntry:
 class EmulatedBoard:
     """The QEMU machine that emulates a chip for firmware that needs none of its other peripherals.
 
-    Attributes:
-        machine: QEMU's name.
-        note: memories of the chip that the machine has and lacks.
+    The note is about memories of the chip that the machine has and lacks.
     """
 
     machine: str
@@ -196,11 +190,7 @@ class Chips(Mapping[str, Chip]):
             raise OptionError(what, hint="another `name` in one of the files" if known.file else "another name")
 
     def with_files(self, *paths: str | PathLike[str]) -> Chips:
-        """Return these chips and those of user-defined files.
-
-        Raises:
-            OptionError: a file is missing or wrong, or two chips have the same name.
-        """
+        """Return these chips and those of user-defined files."""
         return Chips(*self.values(), *(load_chip(path) for path in paths))
 
     def __getitem__(self, name: str) -> Chip:
@@ -306,11 +296,7 @@ def load_chip(path: str | PathLike[str]) -> Chip:
 
 
 def load_measured(path: str | PathLike[str]) -> Chip:
-    """Load a chip file that `micronpu calibrate` has written.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """Load a chip file that `micronpu calibrate` has written."""
     chip = load_chip(path)
     if not chip.measured:
         raise OptionError(
@@ -344,13 +330,7 @@ _NOT_IN_TEXT = re.compile(r'["\\$]|\*/')
 
 @dataclass(frozen=True)
 class ChipSection:
-    """A table of a chip file.
-
-    Attributes:
-        where: the file, as errors name it.
-        name: of the table, as errors name it; "" for the file itself.
-        values: its fields.
-    """
+    """A table of a chip file, as errors name both; "" for the file itself."""
 
     where: str
     name: str
@@ -360,11 +340,7 @@ class ChipSection:
         return key in self.values
 
     def text(self, key: str) -> str:
-        """Return a string.
-
-        Raises:
-            OptionError: it is missing, or something else (this method and all others).
-        """
+        """Return a string; this method and all others raise `OptionError` if it is missing, or something else."""
         return self._checked(key, str(self._field(key, str)))
 
     def optional_text(self, key: str) -> str:
@@ -448,11 +424,7 @@ class ChipSection:
         return tuple(ChipSection(self.where, f"{key} {g.get('name', '')}".strip(), g) for g in given)
 
     def refuse_others(self, known: Collection[str]) -> None:
-        """Refuse unknown fields, so that a typo does not silently select a default.
-
-        Raises:
-            OptionError: there is one; the message lists the known fields.
-        """
+        """Refuse unknown fields, so that a typo does not silently select a default."""
         for key in self.values:
             if key not in known:
                 raise OptionError(

@@ -117,13 +117,9 @@ def find_core(name: str, instructions: str = "") -> Core:
 
 @dataclass(frozen=True)
 class QemuMachine:
-    """A machine of QEMU.
+    """A machine of QEMU with a core that CMSIS-NN supports, and the board of `micronpu board` that runs on it.
 
-    Attributes:
-        name: QEMU's.
-        core: one that CMSIS-NN supports, such as "cortex-m33".
-        board: the one of `micronpu board` that runs on it.
-        code, model, data: first address and size of the code, of programs, and of writable data.
+    Code, programs and writable data have a first address and a size.
     """
 
     name: str

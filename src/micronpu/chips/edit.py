@@ -16,15 +16,7 @@ _FIELD = re.compile(r"(\s*)([\w-]+)(\s*=\s*)(.*)$")
 
 
 def with_numbers(text: str, changes: Mapping[Place, float | Sequence[float]], why: str) -> str:
-    """Return the text of a chip file with changed numbers.
-
-    Args:
-        changes: new values; a missing field is inserted after the head of its table.
-        why: comment to add to each line.
-
-    Raises:
-        OptionError: the file has no such table.
-    """
+    """Return the text of a chip file with changed numbers, and the reason as a comment; a missing field is inserted."""
     lines = text.splitlines()
     for (table, name, field), value in changes.items():
         begin, end = _table(lines, table, name)
@@ -52,7 +44,6 @@ def _table(lines: Sequence[str], table: str, name: str) -> tuple[int, int]:
 
 
 def _earlier(line: str, why: str) -> str:
-    """The previous comment of the line, to follow the new one."""
     _, found, comment = line.partition("#")
     comment = comment.strip()
     return f"; before: {comment}" if found and comment and not comment.startswith(why[:12]) else ""

@@ -53,8 +53,6 @@ class _Block:
 
 
 class _Arena:
-    """Blocks in one memory."""
-
     def __init__(self) -> None:
         self.placed: list[tuple[int, _Block]] = []
         self.size = 0
@@ -212,7 +210,6 @@ def _written_first(plan: Plan) -> set[int]:
 def _rewritten(
     data: bytes, name: str, method: str, places: dict[int, tuple[int, int]], memories: Sequence[int]
 ) -> bytes:
-    """Return the file with new offsets of its tensors."""
     program, size, _, _ = opened(data, name)
     image = bytearray(memoryview(data)[:size])
     tables = program.vector(Program.EXECUTION_PLAN).tables()

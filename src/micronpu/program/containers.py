@@ -43,14 +43,8 @@ class Names:
         return () if self.containers is None else tuple(names_of(self.containers))
 
     def in_order(self, inputs: Sequence[Any], also: Sequence[str] = ()) -> Sequence[Any]:
-        """Return inputs in the program's order, of which one dictionary may be given instead.
-
-        Args:
-            also: other names of the inputs.
-
-        Raises:
-            ModelError: the dictionary has other names, or the inputs have none.
-        """
+        """Return inputs in the program's order, of which one dictionary by these names, or others, may be given
+        instead."""
         if len(inputs) != 1 or not isinstance(inputs[0], Mapping):
             return inputs
         (given,) = inputs

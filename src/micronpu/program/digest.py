@@ -81,11 +81,8 @@ def seal(data: bytes) -> bytes:
 
 
 def with_digest_of(original: bytes, made: bytes, name: str = "The program") -> bytes:
-    """Return a program derived from another, with a correct digest if the original has one.
-
-    Args:
-        made: the original with bytes changed before its seal.
-    """
+    """Return a program derived from another by changes before its seal, with a correct digest if the original has
+    one."""
     if state_of(original, name) is not Digest.RIGHT:
         return made
     return stamp(made) if _sealed(original) is None else seal(made[:-_SEAL_SIZE])
@@ -119,21 +116,14 @@ def _digest(data: bytes, place: int) -> bytes:
 
 
 def _place(data: bytes, name: str) -> int | None:
-    """Offset of the digest in the file; None if the file has no place for one.
-
-    Raises:
-        PayloadError: the file is truncated.
-    """
+    """Offset of the digest in the file; None if the file has no place for one."""
     try:
         program, _, base, _ = opened(data, name)
         for entry in program.vector(Program.NAMED_DATA).tables():
             if entry.string(NamedData.KEY) != DIGEST_KEY:
                 continue
             segment = program.vector(Program.SEGMENTS).table(entry.integer(NamedData.SEGMENT_INDEX, "<I"))
-            start, size = (
-                base + segment.integer(DataSegment.OFFSET, "<Q"),
-                segment.integer(DataSegment.SIZE, "<Q"),
-            )
+            start, size = base + segment.integer(DataSegment.OFFSET, "<Q"), segment.integer(DataSegment.SIZE, "<Q")
             if (
                 size == len(EMPTY_DIGEST)
                 and data[start : start + len(DIGEST_MAGIC)] == DIGEST_MAGIC

@@ -34,11 +34,7 @@ _SIZES = 16
 
 
 def append(image: bytearray, field: int, content: bytes, *, before: int, alignment: int = 8) -> None:
-    """Append a vector or table to an image of a flatbuffer and make a field point to it.
-
-    Args:
-        before: byte of the content that is aligned.
-    """
+    """Append a vector or table, aligned at a byte of it, to an image of a flatbuffer and make a field point to it."""
     if not field:
         raise flatbuffer.CorruptFlatbufferError("a tensor without a place has one")
     image += bytes(-(len(image) + before) % alignment)
@@ -56,11 +52,7 @@ def with_flatbuffer(data: bytes, image: bytearray, name: str) -> bytes:
 
 
 def with_method_first(data: bytes, method: str, name: str = "The program") -> bytes:
-    """Swap two methods in the file's list and update the digest if it had one.
-
-    Raises:
-        PayloadError: it is damaged, or has no such method.
-    """
+    """Swap two methods in the file's list and update the digest if it had one."""
     read_pte(data, name=name)
     plans = opened(data, name)[0].vector(Program.EXECUTION_PLAN)
     names = [plan.string(ExecutionPlan.NAME) for plan in plans.tables()]
@@ -98,15 +90,7 @@ def with_payloads(data: bytes, change: Callable[[bytes], bytes], name: str = "Th
 
 
 def strip(data: bytes, *, name: str = "The program") -> bytes:
-    """Return the program for the board.
-
-    Args:
-        data: a `.pte`.
-        name: what to call it in messages.
-
-    Raises:
-        PayloadError: not a `.pte`, truncated or damaged.
-    """
+    """Return the program for the board."""
     read_pte(data, name=name)
     with whole(name):
         program, program_size, base, _ = opened(data, name)

@@ -27,11 +27,7 @@ def clean(text: str) -> str:
 
 
 def labels_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return labels of classes.
-
-    Raises:
-        ValueError: they are too many.
-    """
+    """Return labels of classes; raise `ValueError` if they are too many."""
     found = tuple(clean(str(text).strip()) for text in texts)
     if len(found) > MAX_LABELS or sum(map(len, found)) > MAX_CHARACTERS:
         raise ValueError(f"{len(found):,} labels; {MAX_LABELS:,} of {MAX_CHARACTERS:,} characters are read")
@@ -69,11 +65,7 @@ class FileFacts:
 
     @classmethod
     def parsed(cls, content: Any) -> FileFacts:
-        """Return what `content` has returned, as parsed JSON; [] for a program without.
-
-        Raises:
-            ValueError, TypeError: it is damaged.
-        """
+        """Return what `content` has returned, as parsed JSON; [] for a program without."""
         if not content:
             return cls()
         inputs, outputs, labels, numbers = content

@@ -14,11 +14,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from micronpu.base import flatbuffer
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.parsing import parse_json
-from micronpu.container.payload import Payload, parse
+from micronpu.container.litert_view import read_model
+from micronpu.container.payload import parse
 from micronpu.program.file_facts import FileFacts
 from micronpu.program.plan import Plan, PlanValue
 from micronpu.program.pte import ELEMENT_BYTES, PREFIX, TensorValue
@@ -106,14 +107,8 @@ def packed(
 
 
 def _recorded(named_data: Mapping[str, bytes], key: str, method: str, read: Callable[[Any], Content]) -> Content:
-    """Return what a program records of a method; an empty list if it records nothing.
-
-    Args:
-        read: checks and converts the parsed JSON.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Return what a program records of a method, checked and converted from the parsed JSON; an empty list if it
+    records nothing."""
     data = named_data.get(f"{key}/{method}", named_data.get(key, b"[]"))
     try:
         return read(parse_json(data))
@@ -122,20 +117,12 @@ def _recorded(named_data: Mapping[str, bytes], key: str, method: str, read: Call
 
 
 def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
-    """Parse the ranges of a method.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Parse the ranges of a method."""
     return _recorded(named_data, RANGES_KEY, method, lambda rows: {int(n): int(size) for n, size in rows})
 
 
 def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[Counted, ...]:
-    """Parse the counts of a method.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Parse the counts of a method."""
 
     def read(rows: Any) -> tuple[Counted, ...]:
         plain = all(isinstance(n, int) and isinstance(counts, bool) for n, _, counts, _ in rows)
@@ -147,11 +134,7 @@ def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[Counted, ..
 
 
 def file_facts_of(named_data: Mapping[str, bytes], method: str) -> FileFacts:
-    """Parse what a method's model file states.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Parse what a method's model file states."""
     return _recorded(named_data, FILE_KEY, method, FileFacts.parsed)
 
 
@@ -290,7 +273,6 @@ class _Recorded:
 def _meanings(
     named_data: Mapping[str, bytes], method: str, count: tuple[int, int]
 ) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
-    """Return what is recorded of so many inputs and outputs; None if nothing is."""
 
     def read(content: Any) -> tuple[list[_Recorded | None], list[_Recorded | None]]:
         inputs, outputs = (
@@ -327,29 +309,20 @@ def _graph_io(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[float,
     if container.weights[4:8] != b"TFL3":
         return {}  # a graph in another format
     try:
-        return _all_qparams(container, arguments)
-    except flatbuffer.CorruptFlatbufferError as error:
+        model = read_model(container.weights)
+    except CorruptFlatbufferError as error:
         raise PayloadError(
             f"The LiteRT program of an NPU partition is damaged: {error}.",
             hint="copy the file again, or compile the model again",
         ) from error
-
-
-def _all_qparams(container: Payload, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
-    graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
-    # SubGraph: tensors 0, inputs 1, outputs 2; Tensor.quantization 4; scale 2, zero_point 3.
-    found = {}
     layout = container.layout
-    sides = ((graph.vector(1), layout.inputs, 0), (graph.vector(2), layout.outputs, layout.num_arguments))
-    for vector, slots, first in sides:
-        for number, slot in zip(vector.integers(), slots, strict=False):
-            quantization = graph.vector(0).table(number).table(4)
-            if quantization is None or first + slot.index >= len(arguments):
-                continue
-            scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
-            if len(scales) == 1:
-                zero = int(zeros[0]) if zeros else 0
-                found[arguments[first + slot.index]] = (float(scales[0]), zero)
+    places = [slot.index for slot in layout.inputs], [layout.num_arguments + slot.index for slot in layout.outputs]
+    found = {}
+    for numbers, of in zip((model.inputs, model.outputs), places, strict=True):
+        for number, place in zip(numbers, of, strict=False):
+            tensor = model.tensors[number]
+            if len(tensor.scale) == 1 and place < len(arguments):
+                found[arguments[place]] = (tensor.scale[0], tensor.zero_point[0])
     return found
 
 
@@ -380,14 +353,7 @@ class StoredState:
 
 
 def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ...]:
-    """Return the states of a plan, in its order.
-
-    Args:
-        named_data: of the file before it is stripped.
-
-    Raises:
-        PayloadError: the recorded metadata is damaged.
-    """
+    """Return the states of a plan, in its order; the named data are those of the file before it is stripped."""
     found: dict[tuple[int, int], PlanValue] = {}
     for value in plan.values:
         if value.initial is not None:

@@ -48,11 +48,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a kernel.
+    """The arguments of a kernel in order, including results that a kernel stores into the list of values.
 
-    Attributes:
-        parameters: in order, including results that a kernel stores into the list of values.
-        repeated: number of results that the program may name again after them, which the kernel does not read.
+    After them the program may name some results again (``repeated``), which the kernel does not read.
     """
 
     parameters: tuple[Parameter, ...]

@@ -153,16 +153,7 @@ class Plan:
 
 
 def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tuple[Plan, PteSummary]:
-    """A method's plan, and the summary of the file.
-
-    Args:
-        data: the file's contents.
-        name: what to call it in messages.
-        method: default "forward", or the only one.
-
-    Raises:
-        PayloadError: not a `.pte`, truncated, damaged, or without that method.
-    """
+    """A method's plan, by default of "forward" or the only one, and the summary of the file."""
     summary = read_pte(data, name=name)
     method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
     if method not in summary.methods:
@@ -239,11 +230,7 @@ def _title(number: int) -> str:
 
 
 def calls_of(chain: flatbuffer.Table, operators: Sequence[str]) -> tuple[PlanCall, ...]:
-    """Return the instructions of a chain.
-
-    Raises:
-        CorruptFlatbufferError: one calls an operator that is not in the list.
-    """
+    """Return the instructions of a chain."""
     return tuple(_call(*one, operators) for one in enumerate(chain.vector(Chain.INSTRUCTIONS).tables()))
 
 
@@ -406,11 +393,7 @@ def _counting(
 
 
 def _loop(
-    calls: Sequence[PlanCall],
-    place: int,
-    first: int,
-    condition: int,
-    number: Callable[[int], object],
+    calls: Sequence[PlanCall], place: int, first: int, condition: int, number: Callable[[int], object]
 ) -> ChainLoop | None:
     counting = _counting(calls, place, condition, number)
     if counting is None:

@@ -79,15 +79,8 @@ class _Value:
 
 
 def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -> None:
-    """Check one method of a program that `read_pte` has accepted.
-
-    Args:
-        name: what to call the file in messages.
-        external: constants may be in separate files, which a firmware provides and this machine does not.
-
-    Raises:
-        PayloadError: a value that the runtime would trust is wrong.
-    """
+    """Check one method of a program that `read_pte` has accepted; optionally, constants may be in separate files, which
+    a firmware provides and this machine does not."""
     try:
         program, _, base, _ = opened(data, name)
         plans = program.vector(Program.EXECUTION_PLAN).tables()
@@ -213,7 +206,6 @@ class _Plan:
                 _need(found in allowed, f"value {number}, a {value.kind}, holds a {found}")
 
     def _check_memory(self) -> None:
-        """Check that the planned memory is not larger than its tensors need."""
         for number, (size, used) in enumerate(zip(self._buffers, self._used, strict=True)):
             _need(
                 0 <= size <= (used + _SLACK if number else _SLACK),
@@ -295,7 +287,6 @@ class _Plan:
             raise _BadPlanError(f"{where} is a {call.kind}, which no program has that runs here")
 
     def _number(self, index: int) -> object:
-        """Content of an integer value."""
         value = self._values[index] if 0 <= index < len(self._values) else None
         return value.content if value is not None and value.kind is Kind.INT else None
 
@@ -393,10 +384,6 @@ _QUANTIZED = "quantized_decomposed"
 
 
 def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None]:
-    """
-    Args:
-        quantized: the argument that is a tensor of integers.
-    """
 
     def check(named: dict[str, _Value], where: str) -> None:
         tensor, floats = named[quantized].content, named["out" if quantized == "input" else "input"].content

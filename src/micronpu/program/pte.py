@@ -190,22 +190,13 @@ def whole(name: str) -> Iterator[None]:
 
 
 def opened(data: bytes, name: str) -> tuple[Table, int, int, int]:
-    """Return the table of the program, and its `extents`.
-
-    Raises:
-        PayloadError: as `extents`.
-        CorruptFlatbufferError: it is no flatbuffer of a program.
-    """
+    """Return the table of the program, and its `extents`."""
     program_size, base, segment_size = extents(data, name)
     return flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER), program_size, base, segment_size
 
 
 def extents(data: bytes, name: str) -> tuple[int, int, int]:
-    """Sizes from the extended header: flatbuffer, offset of the segments, all segments.
-
-    Raises:
-        PayloadError: the header is damaged, or names more bytes than the file has.
-    """
+    """Sizes from the extended header: flatbuffer, offset of the segments, all segments."""
     size = len(data)
     magic, length = data[8:12], int.from_bytes(data[12:16], "little")
     if magic != HEADER:

@@ -75,7 +75,6 @@ def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
 
 
 def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
-    """Refuse recipes that quantize tensors differently."""
     quantized = [r for r in recipes if r.quantization_recipe is not None]
     for first, second in itertools.pairwise(quantized):
         one, other = (bool(r.quantization_recipe.is_qat) for r in (first, second))
@@ -103,7 +102,6 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
 
 
 def _activations(recipe: ExportRecipe) -> str:
-    """Return the dtype of activations, "" if unknown."""
     for quantizer in _quantizers(recipe):
         if isinstance(quantizer, StaticQuantizer) and quantizer.settings.default is not None:
             return quantizer.settings.default.activations

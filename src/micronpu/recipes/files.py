@@ -32,12 +32,7 @@ FILES = MicroNpuStage.FILES
 
 
 def check_files_dir(folder: Any) -> Path | None:
-    """Return the folder to write to, or None.
-
-    Raises:
-        OptionError: not a path.
-        FileError: the folder does not exist or cannot be written.
-    """
+    """Return the folder to write to, or None."""
     if not isinstance(folder, (str, Path)):
         raise OptionError(f"`files_dir` is {folder!r}; it is the path of a folder.", hint="a path such as 'out'")
     if not str(folder):
@@ -47,11 +42,7 @@ def check_files_dir(folder: Any) -> Path | None:
 
 
 def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> list[Path]:
-    """Write the delegation report as JSON and HTML, and the files that the firmware needs for each partition.
-
-    Args:
-        partitioners: of the recipe that the program was made with.
-    """
+    """Write the delegation report as JSON and HTML, and the files that the firmware needs for each partition."""
     written = []
     for partitioner in partitioners:
         if not isinstance(partitioner, OutliningPartitioner) or partitioner.report is None:

@@ -18,12 +18,7 @@ from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
 from micronpu.quantize.config import Activations, IOType, check_io
 from micronpu.recipes.files import WriteFiles, check_files_dir
-from micronpu.recipes.lowering import (
-    OutliningPartitioner,
-    aware_training,
-    plan_scratch,
-    post_training,
-)
+from micronpu.recipes.lowering import OutliningPartitioner, aware_training, plan_scratch, post_training
 from micronpu.targets.backend import Backend
 from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
@@ -65,14 +60,7 @@ class RecipeOptions:
         check_files_dir(self.files_dir)
 
     def check(self, recipe: str, is_qat: bool) -> None:
-        """Refuse options that do not match the kind of recipe.
-
-        Args:
-            recipe: name of the recipe in messages.
-
-        Raises:
-            OptionError: a training function is missing or unused.
-        """
+        """Refuse options that do not match the kind of recipe: a training function is missing or unused."""
         if is_qat and self.train is None:
             raise OptionError(
                 f"The recipe {recipe} is for quantization-aware training and has no training function.",
@@ -121,14 +109,8 @@ _CHIP_WORDS = ("config", "config_ini", "isa", "macs", "system_config", "target_c
 
 
 def own_chip(recipe: str, own: Mapping[str, Any], unknown: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
-    """Return a backend's options with the chip under this package's name.
-
-    Args:
-        unknown: the options without a field; those that choose the chip are taken out.
-
-    Raises:
-        OptionError: the chip is given under several names, or by an option that only ExecuTorch's recipes have.
-    """
+    """Return a backend's options with the chip under this package's name; the unknown options that choose it are taken
+    out."""
     names = [name for name in ("silicon", *_CHIP_NAMES) if name in own or name in unknown]
     if len(names) > 1:
         raise OptionError(

@@ -137,7 +137,6 @@ def _define_core_operators() -> None:
 
 
 def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
-    """Replace `__import__` in the module of operators."""
     if name == f"{_CORE}.quantizer.quantization_configs":
         return SimpleNamespace(**SOFTMAX_QPARAMS)
     if name.startswith(f"{_CORE}.passes."):

@@ -107,11 +107,7 @@ DATA_FILE = "extension/flat_tensor/serialize/flat_tensor.fbs"
 
 
 def schema_text(path: str = PROGRAM) -> str:
-    """Return the text of a schema of the installed ExecuTorch.
-
-    Raises:
-        AttributeError: it has no such schema.
-    """
+    """Return the text of a schema of the installed ExecuTorch."""
     try:
         wheel = importlib.metadata.distribution("executorch")
         return Path(str(wheel.locate_file(f"executorch/{path}"))).read_text(encoding="utf-8")

@@ -49,11 +49,7 @@ class Shim:
         return SEEN[self.package]
 
     def owner(self) -> tuple[Any, str]:
-        """Return the module or class that has it, and its last name.
-
-        Raises:
-            ImportError, AttributeError: there is none.
-        """
+        """Return the module or class that has it, and its last name."""
         module, _, path = self.name.partition(":")
         found: Any = importlib.import_module(module)
         *between, last = path.split(".")
@@ -62,11 +58,7 @@ class Shim:
         return found, last
 
     def find(self) -> Any:
-        """Return the object of this name.
-
-        Raises:
-            UpstreamError: it does not exist.
-        """
+        """Return the object of this name; raise `UpstreamError` if it does not exist."""
         known = self.probe is None and self.name.partition(":")[0] in sys.modules
         try:
             with contextlib.nullcontext() if known else quiet():  # quiet is for messages of an import

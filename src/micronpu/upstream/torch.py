@@ -149,9 +149,7 @@ def calls_before_decomposition(call: Callable[..., Any]) -> Iterator[None]:
 
 _VERSION = declared("torch:Tensor._version", "weights that training changes keep their first qparams")
 _BUFFERS = declared(
-    "torch.nn:Module._buffers",
-    "what a model assigns to its buffers is lost",
-    probe=lambda: nn.Identity()._buffers,
+    "torch.nn:Module._buffers", "what a model assigns to its buffers is lost", probe=lambda: nn.Identity()._buffers
 )
 _CODEGEN = declared(
     "torch.fx:Graph._codegen",
