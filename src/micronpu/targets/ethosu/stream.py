@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.accelerators import accelerators
 from micronpu.targets.ethosu.payload import bad_payload
 
@@ -30,19 +31,12 @@ _CONFIG_OF_COP2 = 10
 GENERATIONS = ("u55", "u65", "u85")
 """Families by the product in bits 28 to 31 of the configuration register."""
 _HAS_VALUE, _CODE = 0x4000, 0x3FF
-CONVOLUTION, DEPTHWISE, TRANSFER = 0x002, 0x003, 0x010
-TRANSFER_WAIT, KERNEL_WAIT = 0x011, 0x012
-KERNELS = (CONVOLUTION, DEPTHWISE, 0x005, 0x006, 0x007)
-"""Codes of convolution, depthwise convolution, pool, element-wise operation and resize."""
+KERNELS = (reg.CONVOLUTION, reg.DEPTHWISE, reg.POOL, reg.ELEMENTWISE, reg.RESIZE)
 _FIRST_REGISTER = 0x100
 _TRANSFER_SMALL, _TRANSFER_LARGE = range(0x130, 0x140), range(0x030, 0x040)
 """Codes of the registers that only transfers read, without and with a second word."""
-_OFM_SIZES = (0x111, 0x112, 0x113)
-"""Codes of width, height and depth of the output, each minus one."""
-_BLOCKDEP = 0x12F
-"""Code of the number of blocks of an operation that may start before the previous one has finished."""
-_WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
-"""Code of the format of the weights, U85 only, and its flag for 2:4 sparse weights."""
+_SPARSE = 0x10
+"""Flag in the format of weights, U85 only: 2:4 sparse."""
 
 Register = tuple[bool, int]
 """True if it has a second word, and its code."""
@@ -142,7 +136,7 @@ def commands_in(words: Sequence[int]) -> Iterator[Command]:
 
 def operation_offsets(commands: bytes) -> list[int]:
     """Bytes from the first command of a stream to each that starts an operation or a transfer."""
-    starts = {small(code) for code in (*KERNELS, TRANSFER)}
+    starts = {small(code) for code in (*KERNELS, reg.TRANSFER)}
     return [4 * command.at for command in commands_in(words_of(commands)) if command.register in starts]
 
 
@@ -155,7 +149,7 @@ def made_to_wait(commands: bytes, offset: int) -> bytes | None:
     Returns:
         None if nothing in the stream allows an earlier start.
     """
-    settings = [c for c in commands_in(words_of(commands)) if 4 * c.at < offset and c.register == small(_BLOCKDEP)]
+    settings = [c for c in commands_in(words_of(commands)) if 4 * c.at < offset and c.register == small(reg.BLOCKDEP)]
     if not settings or not settings[-1].parameter:
         return None
     place = 4 * (place_of(commands)[0] + settings[-1].at)
@@ -168,13 +162,16 @@ def reads_sparse(commands: bytes) -> list[bool]:
     In the order of `operation_offsets`; for operations without weights, the inherited value has no meaning.
     """
     operations = (action for action in actions_of(commands) if action.is_operation)
-    return [bool(o.code == CONVOLUTION and o.number(_WEIGHT_FORMAT) & _SPARSE) for o in operations]
+    return [bool(o.code == reg.CONVOLUTION and o.number(reg.WEIGHT_FORMAT) & _SPARSE) for o in operations]
 
 
 def results_of(commands: bytes) -> list[int]:
     """Number of elements that each operation of a stream writes, without transfers."""
     kernels = (action for action in actions_of(commands) if action.is_kernel)
-    return [math.prod(kernel.number(code) + 1 for code in _OFM_SIZES) for kernel in kernels]
+    return [
+        math.prod(kernel.number(code) + 1 for code in (reg.OFM_WIDTH, reg.OFM_HEIGHT, reg.OFM_DEPTH))
+        for kernel in kernels
+    ]
 
 
 def small(code: int) -> Register:
@@ -202,7 +199,7 @@ class Action:
 
     @property
     def is_transfer(self) -> bool:
-        return self.code == TRANSFER
+        return self.code == reg.TRANSFER
 
     @property
     def is_operation(self) -> bool:
@@ -230,7 +227,7 @@ def actions_of(commands: bytes) -> list[Action]:
             is_of_transfer = code in (_TRANSFER_LARGE if is_large else _TRANSFER_SMALL)
             (transfers if is_of_transfer else kernels)[register] = command.parameter, command.value
         else:
-            registers = transfers if code == TRANSFER else kernels if code in KERNELS else {}
+            registers = transfers if code == reg.TRANSFER else kernels if code in KERNELS else {}
             found.append(Action(code, command.parameter, dict(registers)))
     return found
 

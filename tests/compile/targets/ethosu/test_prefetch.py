@@ -24,12 +24,13 @@ from micronpu.targets.board import board_of
 from micronpu.targets.ethosu import faster, recall
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.host import simulator
+from micronpu.targets.ethosu.registers import TRANSFER_WAIT
 from micronpu.targets.ethosu.schedule.engines import Engines
 from micronpu.targets.ethosu.schedule.operations import parts_of, region_of
 from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, missing_waits, prefetched, space_of
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.traffic import accesses_of
-from micronpu.targets.ethosu.stream import TRANSFER_WAIT, actions_of, with_actions
+from micronpu.targets.ethosu.stream import actions_of, with_actions
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _TARGETS = ("corstone300", "alif-e7", "alif-e8")

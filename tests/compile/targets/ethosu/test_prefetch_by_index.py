@@ -13,10 +13,11 @@ from tests.compile.docs.test_examples import example
 import micronpu
 from micronpu.compiler.program import CompiledProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.registers import TRANSFER
 from micronpu.targets.ethosu.schedule.operations import is_indexed, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import missing_waits
 from micronpu.targets.ethosu.schedule.traffic import accesses_of
-from micronpu.targets.ethosu.stream import TRANSFER, Action, actions_of, large, small
+from micronpu.targets.ethosu.stream import Action, actions_of, large, small
 
 ROWS, WIDTH, LENGTH = 64, 96, 128
 

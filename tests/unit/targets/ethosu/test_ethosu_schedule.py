@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 from tests.ethosu_stream import CONSTANTS, SCRATCH, Stream
 
 from micronpu.targets.ethosu.payload import EthosUPayload
+from micronpu.targets.ethosu.registers import KERNEL_WAIT, TRANSFER, TRANSFER_WAIT
 from micronpu.targets.ethosu.schedule.constants import weights_of
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories, _Port
 from micronpu.targets.ethosu.schedule.prefetch import Order, missing_waits
 from micronpu.targets.ethosu.schedule.ranges import Ranges, Space
-from micronpu.targets.ethosu.stream import (
-    KERNEL_WAIT,
-    TRANSFER,
-    TRANSFER_WAIT,
-    Action,
-    actions_of,
-    operation_offsets,
-    with_actions,
-    words_of,
-)
+from micronpu.targets.ethosu.stream import Action, actions_of, operation_offsets, with_actions, words_of
 
 _CONV = 0x002
 _FLASH = Memories("OffChipFlash", "Sram", 0.5, 8.0, 64, 32)

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
-    LENGTH,
-    SCALE_REGION,
     SCRATCH,
-    SOURCE,
-    SOURCE_REGION,
-    TARGET,
     ConstantStream,
     brings_constants,
     is_indexed,
@@ -25,7 +21,7 @@ from micronpu.targets.ethosu.schedule.operations import (
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.traffic import accesses_of
-from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action, large, small
+from micronpu.targets.ethosu.stream import Action, large, small
 
 _ALIGNMENT = 16
 _NEAR = 64
@@ -74,7 +70,7 @@ def weights_of(actions: Sequence[Action], family: str) -> StreamWeights:
     users: dict[int, list[int]] = {}
     for number, action in enumerate(actions):
         if brings_constants(action):
-            brought.append((number, action.address(TARGET), action.address(SOURCE), action.address(LENGTH)))
+            brought.append((number, action.address(reg.TARGET), action.address(reg.SOURCE), action.address(reg.LENGTH)))
         parts = parts_of(action, family)
         origins = [_origin(action, part, brought) for part in parts]
         known = [o for o in origins if o is not None]
@@ -126,15 +122,14 @@ def _segments(parts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 _INTERNAL = 0x100
 """Flag in the region of a transfer: the memory inside the NPU."""
-_INDEX_REGION, _INDICES = 0x134, 0x37
-_MAPS = ((0x10F, range(0x00, 0x04)), (0x18F, range(0x80, 0x84)))
-"""Codes of the registers of the region of an input, and of the addresses of its tiles."""
-_BLOCK_DEPTH, _OVERLAP = 0x117, 0x12F
-_INPUT, _OUTPUT, _STORAGE, _CHAINED = 0x105, 0x114, 14, 2
-"""U85: codes of the precision registers of input and output, whose upper bits contain the storage mode."""
-_ORDER = (0x104, 0x105, 0x113, 0x114, 0x120, 0x121, 0x122, 0x124, 0x12E)
-"""Codes of the registers, other than the block depth, that the order of weights may depend on: depths, precisions,
-kernel, its stride, accumulators, format."""
+_MAPS = (reg.INPUT, reg.SECOND_INPUT)
+_STORAGE, _CHAINED = 14, 2
+"""U85: upper bits of a precision, which contain the storage mode; the mode of a map that stays inside the NPU."""
+_ORDER = (
+    *(reg.IFM_DEPTH, reg.IFM_PRECISION, reg.OFM_DEPTH, reg.OFM_PRECISION),
+    *(reg.KERNEL_WIDTH, reg.KERNEL_HEIGHT, reg.KERNEL_STRIDE, reg.ACCUMULATORS, reg.WEIGHT_FORMAT),
+)
+"""Registers, other than the block depth, that the order of weights may depend on."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +163,13 @@ def _reads(number: int, action: Action, reads: Ranges, family: str) -> list[Read
     ]
     bases: list[int] = []
     if action.is_transfer:
-        source = action.number(SOURCE_REGION)
+        source = action.number(reg.SOURCE_REGION)
         if source & (_INTERNAL | 7) == CONSTANTS:
-            bases.append(SOURCE)
-        if is_indexed(action) and action.number(_INDEX_REGION) & 7 == CONSTANTS:
-            bases.append(_INDICES)
+            bases.append(reg.SOURCE)
+        if is_indexed(action) and action.number(reg.INDEX_REGION) & 7 == CONSTANTS:
+            bases.append(reg.INDICES)
     else:
-        bases += [code for region, codes in _MAPS if region_of(action, region) == CONSTANTS for code in codes]
+        bases += [m + tile for m in _MAPS if region_of(action, reg.REGION + m) == CONSTANTS for tile in range(4)]
     rest = reads - Ranges((CONSTANTS, read.begin, read.end) for read in found)
     for begin, end in rest.of(CONSTANTS):
         known = [code for code in bases if action.address(code) <= begin]
@@ -238,13 +233,13 @@ def layers_of(
     """Operations with weights: number, key of equal weights, the weights, and their addresses."""
     for number, weights in sorted(weights_of(actions, family).weights.items()):
         action = actions[number]
-        if action.code in (CONVOLUTION, DEPTHWISE):
-            own = [(part, origin) for part, origin in weights.origins if part.region != SCALE_REGION]
-            scales = tuple(constants[o : o + p.length] for p, o in weights.origins if p.region == SCALE_REGION)
+        if action.code in (reg.CONVOLUTION, reg.DEPTHWISE):
+            own = [(part, origin) for part, origin in weights.origins if part.region != reg.SCALE_REGION]
+            scales = tuple(constants[o : o + p.length] for p, o in weights.origins if p.region == reg.SCALE_REGION)
             order = tuple(action.number(code) for code in _ORDER)
             layer = action.code, action.parameter, order, scales, tuple(part.length for part, _ in own)
             streams = tuple(constants[o : o + p.length] for p, o in own)
-            yield number, layer, Ordered(streams, action.number(_BLOCK_DEPTH)), own
+            yield number, layer, Ordered(streams, action.number(reg.OFM_BLOCK_DEPTH)), own
 
 
 def reordered(
@@ -264,11 +259,11 @@ def reordered(
         for (part, origin), weights in zip(places, other.weights, strict=True):
             data[origin : origin + part.length] = weights
         for member in chain:
-            made[member] = _with(made[member], _BLOCK_DEPTH, other.depth)
+            made[member] = _with(made[member], reg.OFM_BLOCK_DEPTH, other.depth)
         # The overlap of operations was computed for the old blocks.
         behind = next((n for n in range(chain[-1] + 1, len(made)) if made[n].is_kernel), None)
         for member in chain if behind is None else [*chain, behind]:
-            made[member] = _with(made[member], _OVERLAP, 0)
+            made[member] = _with(made[member], reg.BLOCKDEP, 0)
         changed = True
     return (made, bytes(data)) if changed else None
 
@@ -282,17 +277,17 @@ def _chain(actions: Sequence[Action], first: int, family: str) -> list[int] | No
 
     None if it reads such blocks itself, or if another one has weights, whose order would have to change as well.
     """
-    found, depth = [first], actions[first].number(_BLOCK_DEPTH)
+    found, depth = [first], actions[first].number(reg.OFM_BLOCK_DEPTH)
     if family != "u85":
         return found
-    if _is_inside(actions[first], _INPUT):
+    if _is_inside(actions[first], reg.IFM_PRECISION):
         return None
     kernels = (n for n in range(first + 1, len(actions)) if actions[n].is_kernel)
-    while _is_inside(actions[found[-1]], _OUTPUT):
+    while _is_inside(actions[found[-1]], reg.OFM_PRECISION):
         after = next(kernels, None)
-        if after is None or actions[after].code in (CONVOLUTION, DEPTHWISE):
+        if after is None or actions[after].code in (reg.CONVOLUTION, reg.DEPTHWISE):
             return None
-        if actions[after].number(_BLOCK_DEPTH) != depth:
+        if actions[after].number(reg.OFM_BLOCK_DEPTH) != depth:
             return None
         found.append(after)
     return found

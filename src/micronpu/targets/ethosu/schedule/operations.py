@@ -6,22 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, KERNEL_WAIT, TRANSFER_WAIT, Action
+from micronpu.targets.ethosu.stream import Action
 
 CONSTANTS, SCRATCH = 0, 1
 """Numbers of the regions."""
-SOURCE_REGION, TARGET_REGION = 0x130, 0x131
-SOURCE, TARGET, LENGTH = 0x30, 0x31, 0x32
-WEIGHT_REGION, SCALE_REGION = 0x128, 0x129
 _REGION = 7
 _INDEXED = 1 << 11
 """Flag in the region of a U85 transfer: an index table selects its rows."""
-ROWS, PLANES = 0x132, 0x133
-_LARGEST_INDEX = 0x38
-_SOURCE_ROWS, _TARGET_ROWS = (SOURCE_REGION, SOURCE, 0x33, 0x34), (TARGET_REGION, TARGET, 0x35, 0x36)
-"""Codes of the registers of region, address, and the strides of rows and planes in bytes."""
+_SOURCE_ROWS = reg.SOURCE_REGION, reg.SOURCE, reg.SOURCE_ROW, reg.SOURCE_PLANE
+_TARGET_ROWS = reg.TARGET_REGION, reg.TARGET, reg.TARGET_ROW, reg.TARGET_PLANE
 _OF_IFM2 = 1
 """Parameter of a U85 convolution whose weights are its second input."""
 COUNT = 15
@@ -49,25 +45,20 @@ class OperationAccess:
     writes: Ranges
 
 
+_FIRST = (reg.WEIGHTS, reg.WEIGHTS_LENGTH, reg.WEIGHT_REGION), (reg.SCALES, reg.SCALES_LENGTH, reg.SCALE_REGION)
 _PARTS = {
-    "u55": ((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
-    "u65": (
-        *((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
-        *((0x90, 0x91, WEIGHT_REGION), (0x92, 0x93, SCALE_REGION)),
-    ),
-    "u85": (
-        *((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
-        *((0x90, 0x91, WEIGHT_REGION), (0x92, 0x93, WEIGHT_REGION), (0x94, 0x95, WEIGHT_REGION)),
-    ),
+    "u55": _FIRST,
+    "u65": (*_FIRST, (0x90, 0x91, reg.WEIGHT_REGION), (0x92, 0x93, reg.SCALE_REGION)),
+    "u85": (*_FIRST, *((base, base + 1, reg.WEIGHT_REGION) for base in (0x90, 0x92, 0x94))),
 }
-"""Codes of the registers of address, length and region of the weights and scales of an operation."""
+"""Codes of the registers of address, length and region of the weights and scales of an operation, by core."""
 
 
 def parts_of(action: Action, family: str) -> tuple[ConstantStream, ...]:
     """The weights and scales of an operation; () if it has none."""
-    if action.code not in (CONVOLUTION, DEPTHWISE):
+    if action.code not in (reg.CONVOLUTION, reg.DEPTHWISE):
         return ()
-    if family == "u85" and action.code == CONVOLUTION and action.parameter & _OF_IFM2:
+    if family == "u85" and action.code == reg.CONVOLUTION and action.parameter & _OF_IFM2:
         return ()
     found = (
         ConstantStream(base, region, action.address(base), action.address(length))
@@ -83,14 +74,14 @@ def region_of(action: Action, code: int) -> int:
 
 def brings_constants(action: Action) -> bool:
     """True if a transfer copies a range of constants into the scratch memory."""
-    source, target = action.number(SOURCE_REGION), action.number(TARGET_REGION)
+    source, target = action.number(reg.SOURCE_REGION), action.number(reg.TARGET_REGION)
     plain = source & ~_REGION == 0 and target & ~_REGION == 0
     return action.is_transfer and plain and source & _REGION == CONSTANTS and target & _REGION == SCRATCH
 
 
 def is_indexed(action: Action) -> bool:
     """True if the addresses that a transfer reads or writes depend on data."""
-    return action.is_transfer and bool((action.number(SOURCE_REGION) | action.number(TARGET_REGION)) & _INDEXED)
+    return action.is_transfer and bool((action.number(reg.SOURCE_REGION) | action.number(reg.TARGET_REGION)) & _INDEXED)
 
 
 def tables_of(actions: Sequence[Action]) -> Ranges:
@@ -111,10 +102,10 @@ def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ra
     number = action.number(region)
     if not number & _INDEXED:
         return Ranges()
-    planes = action.number(PLANES) - 1 if number >> 9 & 3 == 2 else 0
-    size = action.address(_LARGEST_INDEX) * action.address(stride) + planes * action.address(plane)
+    planes = action.number(reg.PLANES) - 1 if number >> 9 & 3 == 2 else 0
+    size = action.address(reg.LARGEST_INDEX) * action.address(stride) + planes * action.address(plane)
     begin = action.address(base)
-    return Ranges([(number & _REGION, begin, begin + size + action.address(LENGTH))])
+    return Ranges([(number & _REGION, begin, begin + size + action.address(reg.LENGTH))])
 
 
 def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[OperationAccess]) -> list[float]:
@@ -148,9 +139,9 @@ def simulated(actions: Sequence[Action], costs: Sequence[tuple[int, int]], famil
     for each."""
     engines, spans = Engines(family), list[tuple[int, int]]()
     for action in actions:
-        if action.code == TRANSFER_WAIT:
+        if action.code == reg.TRANSFER_WAIT:
             engines.wait_for_transfers(action.parameter & COUNT)
-        elif action.code == KERNEL_WAIT:
+        elif action.code == reg.KERNEL_WAIT:
             engines.wait_for_kernels(action.parameter & COUNT)
         elif action.is_operation:
             add = engines.transfer if action.is_transfer else engines.kernel
@@ -165,7 +156,7 @@ def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: 
         work = works.get(len(costs), NOTHING)
         if action.is_transfer:
             costs.append(cycles_of(action, memories))
-        elif parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
+        elif parts_of(action, family) and region_of(action, reg.WEIGHT_REGION) == CONSTANTS:
             costs.append(work.direct(memories))
         else:
             costs.append((work.near(memories), 0))
@@ -174,10 +165,10 @@ def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: 
 
 def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:
     """Cycles of a transfer; True if it reads constants."""
-    dimensions = (action.number(SOURCE_REGION) | action.number(TARGET_REGION)) >> 9 & 3
-    rows = max(action.number(ROWS), 1) if dimensions else 1
-    rows *= max(action.number(PLANES), 1) if dimensions == 2 else 1
-    size = action.address(LENGTH) * rows
-    if region_of(action, SOURCE_REGION) == CONSTANTS:
+    dimensions = (action.number(reg.SOURCE_REGION) | action.number(reg.TARGET_REGION)) >> 9 & 3
+    rows = max(action.number(reg.ROWS), 1) if dimensions else 1
+    rows *= max(action.number(reg.PLANES), 1) if dimensions == 2 else 1
+    size = action.address(reg.LENGTH) * rows
+    if region_of(action, reg.SOURCE_REGION) == CONSTANTS:
         return memories.transfer(size), True
     return int(size / memories.near_rate) + memories.near_latency, False

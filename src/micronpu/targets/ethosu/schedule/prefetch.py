@@ -18,18 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
 from micronpu.targets.ethosu.schedule.constants import Weights, weights_of
 from micronpu.targets.ethosu.schedule.engines import DEPTHS, NOTHING, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
     COUNT,
-    LENGTH,
     SCRATCH,
-    SOURCE,
-    SOURCE_REGION,
-    TARGET,
-    TARGET_REGION,
     OperationAccess,
     Timed,
     part_of,
@@ -38,16 +34,7 @@ from micronpu.targets.ethosu.schedule.operations import (
 )
 from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
 from micronpu.targets.ethosu.schedule.traffic import accesses_of
-from micronpu.targets.ethosu.stream import (
-    KERNEL_WAIT,
-    TRANSFER,
-    TRANSFER_WAIT,
-    Action,
-    actions_of,
-    large,
-    small,
-    with_actions,
-)
+from micronpu.targets.ethosu.stream import Action, actions_of, large, small, with_actions
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 
@@ -98,7 +85,7 @@ def _slots(
     before: list[Action] = []
     number, stays, settled = 0, list[bool](), 0
     for at, action in enumerate(actions):
-        if action.code == TRANSFER_WAIT:
+        if action.code == reg.TRANSFER_WAIT:
             ended = max(len(stays) - (action.parameter & COUNT), 0)
             settled = max(settled, sum(stays[:ended]))
         elif not action.is_operation:
@@ -108,7 +95,7 @@ def _slots(
                 stays.append(at not in found.bringing)
             if at in found.bringing:
                 # Waits before a removed transfer do not apply to what follows.
-                before = [x for x in before if x.code != KERNEL_WAIT]
+                before = [x for x in before if x.code != reg.KERNEL_WAIT]
             else:
                 access, weights = accesses[number], found.weights.get(at)
                 own = [(p.address, p.address + p.length) for p, _ in weights.origins] if weights is not None else []
@@ -226,13 +213,15 @@ class _Written:
     def _transfer(self, piece: Transfer) -> None:
         first = self._slots[piece.load.users[0]]
         registers = {
-            small(SOURCE_REGION): (CONSTANTS, None),
-            small(TARGET_REGION): (SCRATCH, None),
-            **{large(c): _wide(v) for c, v in ((SOURCE, piece.source), (TARGET, piece.target), (LENGTH, piece.length))},
+            small(reg.SOURCE_REGION): (CONSTANTS, None),
+            small(reg.TARGET_REGION): (SCRATCH, None),
+            large(reg.SOURCE): _wide(piece.source),
+            large(reg.TARGET): _wide(piece.target),
+            large(reg.LENGTH): _wide(piece.length),
         }
         reads = Ranges([(CONSTANTS, piece.source, piece.source + piece.length)])
         writes = Ranges([(SCRATCH, piece.target, piece.target + piece.length)])
-        self._add(Action(TRANSFER, 0, registers), reads, writes, first.place, first.source)
+        self._add(Action(reg.TRANSFER, 0, registers), reads, writes, first.place, first.source)
 
     def _add(self, action: Action, reads: Ranges, writes: Ranges, place: int, source: int, settled: int = 0) -> None:
         waits = self._order.waits_for(action.is_transfer, reads, writes, settled)
@@ -306,9 +295,9 @@ class Order:
 
     def waited(self, action: Action) -> None:
         """Process a command that is not an operation."""
-        if action.code == TRANSFER_WAIT:
+        if action.code == reg.TRANSFER_WAIT:
             self._transfers.ended(action.parameter & COUNT)
-        elif action.code == KERNEL_WAIT:
+        elif action.code == reg.KERNEL_WAIT:
             self._kernels.ended(action.parameter & COUNT)
 
     def waits_for(self, is_transfer: bool, reads: Ranges, writes: Ranges, transfers: int = 0) -> list[Action]:
@@ -318,10 +307,10 @@ class Order:
         if is_transfer:
             kernels = self._kernels.last_against(reads, writes)
             if kernels > self._kernels.done:
-                found.append(Action(KERNEL_WAIT, len(self._kernels.jobs) - kernels))
+                found.append(Action(reg.KERNEL_WAIT, len(self._kernels.jobs) - kernels))
         transfers = max(transfers, self._transfers.last_against(reads, writes))
         if transfers > self._transfers.done:
-            found.append(Action(TRANSFER_WAIT, min(len(self._transfers.jobs) - transfers, COUNT)))
+            found.append(Action(reg.TRANSFER_WAIT, min(len(self._transfers.jobs) - transfers, COUNT)))
         return found
 
     def add(self, is_transfer: bool, reads: Ranges, writes: Ranges) -> None:

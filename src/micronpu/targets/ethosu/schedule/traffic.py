@@ -33,17 +33,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.schedule.engines import Port
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
-    LENGTH,
-    PLANES,
-    ROWS,
-    SCALE_REGION,
-    SOURCE,
-    SOURCE_REGION,
-    TARGET,
-    TARGET_REGION,
     OperationAccess,
     Timed,
     is_indexed,
@@ -53,19 +46,16 @@ from micronpu.targets.ethosu.schedule.operations import (
     with_all_rows,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action
+from micronpu.targets.ethosu.stream import Action
 
-POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
 _TABLE_MEMORY = 0x100
 """Flag in the target of a transfer: a table inside the NPU, which the bus does not see."""
 _REDUCE_SUM = 2
 """Parameter of a pool that sums channels."""
-INPUT, OUTPUT, SECOND_INPUT = 0x00, 0x10, 0x80
-"""Offset of the registers of a feature map."""
-_PRECISIONS = {INPUT: 0x105, SECOND_INPUT: 0x185}
 _NO_POOL = 4
 """Parameter of a U85 pool that reads only accumulators."""
-_ACCUMULATORS, _FROM_SECOND_INPUT = 0x124, 2
+_FROM_SECOND_INPUT = 2
+"""Upper bits of the format of accumulators."""
 _UNARY = {"u55": (5, 6, 7), "u65": (5, 6, 7), "u85": (5, 6, 7, 36)}
 """Parameters of element-wise operations with one input: leaky ReLU, absolute value, leading zeros, not."""
 BRICK = 16
@@ -111,7 +101,7 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
     counts: Counter[tuple[int, str]] = Counter()
     result = Result.of(action, family)
     for read in inputs_of(action, family, result):
-        region = region_of(action, 0x10F + read.base)
+        region = region_of(action, reg.REGION + read.base)
         for count, size in read.segments():
             counts[region, "read"] += count * size
             counts[region, "read_beats"] += count * -(-size // port)
@@ -132,11 +122,11 @@ def _by_region(counts: Mapping[tuple[int, str], int]) -> dict[int, RegionTraffic
 
 
 def _transfer(action: Action, port: int) -> Traffic:
-    into = action.number(TARGET_REGION)
-    rows = max(action.number(0x132), 1) * max(action.number(0x133), 1) if into >> 9 else 1
-    size, beats = action.address(LENGTH) * rows, -(-action.address(LENGTH) // port) * rows
-    counts = Counter({(region_of(action, SOURCE_REGION), "read"): size})
-    counts[region_of(action, SOURCE_REGION), "read_beats"] += beats
+    into = action.number(reg.TARGET_REGION)
+    rows = max(action.number(reg.ROWS), 1) * max(action.number(reg.PLANES), 1) if into >> 9 else 1
+    size, beats = action.address(reg.LENGTH) * rows, -(-action.address(reg.LENGTH) // port) * rows
+    counts = Counter({(region_of(action, reg.SOURCE_REGION), "read"): size})
+    counts[region_of(action, reg.SOURCE_REGION), "read_beats"] += beats
     if not into & _TABLE_MEMORY:
         counts[into & 7, "written"] += size
         counts[into & 7, "written_beats"] += beats
@@ -208,12 +198,13 @@ class Result:
     @classmethod
     def of(cls, action: Action, family: str) -> Result:
         number = action.number
-        precision = number(0x114)
-        height, width, depth = (number(code) + 1 for code in (0x112, 0x111, 0x113))
-        block_height, block_width, block_depth = (number(code) + 1 for code in (0x116, 0x115, 0x117))
+        precision = number(reg.OFM_PRECISION)
+        height, width, depth = (number(code) + 1 for code in (reg.OFM_HEIGHT, reg.OFM_WIDTH, reg.OFM_DEPTH))
+        blocks = reg.OFM_BLOCK_HEIGHT, reg.OFM_BLOCK_WIDTH, reg.OFM_BLOCK_DEPTH
+        block_height, block_width, block_depth = (number(code) + 1 for code in blocks)
         kept = family == "u85" and precision >> 14 >= _INSIDE
         return cls(
-            -1 if kept else region_of(action, 0x11F),
+            -1 if kept else region_of(action, reg.REGION + reg.OUTPUT),
             _parts(height, block_height),
             _parts(width, block_width),
             _parts(depth, block_depth),
@@ -239,15 +230,16 @@ class Result:
     @property
     def map(self) -> Map:
         columns = [end - begin for begin, end in self.columns]
-        return Map(OUTPUT, self.shape[0], columns, self.channels, self.depth, self.element_bytes, self.bricks)
+        return Map(reg.OUTPUT, self.shape[0], columns, self.channels, self.depth, self.element_bytes, self.bricks)
 
     def work(self, action: Action) -> int:
         made = self.rows[-1][1] * self.columns[-1][1] * self.depth
-        if action.code not in (CONVOLUTION, DEPTHWISE, POOL):
+        if action.code not in (reg.CONVOLUTION, reg.DEPTHWISE, reg.POOL):
             return made
-        dilation = action.number(0x122) >> 3 & 1, action.number(0x122) >> 4 & 1  # registers hold the dilated window
-        taps = math.prod(action.number(0x120 + i) // (d + 1) + 1 for i, d in enumerate(dilation))
-        return made * taps * (action.number(0x104) + 1 if action.code == CONVOLUTION else 1)
+        stride = action.number(reg.KERNEL_STRIDE)
+        sides = (reg.KERNEL_WIDTH, stride >> 3 & 1), (reg.KERNEL_HEIGHT, stride >> 4 & 1)  # of the dilated window
+        taps = math.prod(action.number(code) // (dilation + 1) + 1 for code, dilation in sides)
+        return made * taps * (action.number(reg.IFM_DEPTH) + 1 if action.code == reg.CONVOLUTION else 1)
 
 
 def _parts(size: int, part: int) -> list[tuple[int, int]]:
@@ -256,28 +248,29 @@ def _parts(size: int, part: int) -> list[tuple[int, int]]:
 
 def inputs_of(action: Action, family: str, result: Result) -> Iterator[Map]:
     """The feature maps in memory that the blocks of an operation read."""
-    number, own = action.number, action.number(0x104) + 1
+    number, own = action.number, action.number(reg.IFM_DEPTH) + 1
     height, _, depth = result.shape
     found: list[tuple[int, int, Sequence[int], Blocks, int]] = []
-    if action.code in (CONVOLUTION, DEPTHWISE, POOL):
-        if not (family == "u85" and action.code == POOL and action.parameter == _NO_POOL):
+    if action.code in (reg.CONVOLUTION, reg.DEPTHWISE, reg.POOL):
+        if not (family == "u85" and action.code == reg.POOL and action.parameter == _NO_POOL):
             rows, columns = (
                 _covered(blocks, *axis)
                 for blocks, axis in zip((result.rows, result.columns), _axes(action), strict=True)
             )
-            whole = action.code == CONVOLUTION or (action.code == POOL and action.parameter == _REDUCE_SUM)
+            whole = action.code == reg.CONVOLUTION or (action.code == reg.POOL and action.parameter == _REDUCE_SUM)
             channels = [(0, own)] * len(result.channels) if whole else result.channels
-            found.append((INPUT, sum(rows), columns, channels, own if whole else depth))
-        if action.code == CONVOLUTION and not parts_of(action, family):  # its weights
-            found.append((SECOND_INPUT, len(result.rows), [depth] * len(result.columns), [(0, own)], own))
-        elif family == "u85" and number(_ACCUMULATORS) >> 4 & 3 == _FROM_SECOND_INPUT:
-            found.append((SECOND_INPUT, height, [end - begin for begin, end in result.columns], result.channels, depth))
-    elif action.code == _RESIZE:
-        found.append((INPUT, number(0x10B) + 1, [number(0x10A) + 1], [(0, own)], own))
+            found.append((reg.INPUT, sum(rows), columns, channels, own if whole else depth))
+        if action.code == reg.CONVOLUTION and not parts_of(action, family):  # its weights
+            found.append((reg.SECOND_INPUT, len(result.rows), [depth] * len(result.columns), [(0, own)], own))
+        elif family == "u85" and number(reg.ACCUMULATORS) >> 4 & 3 == _FROM_SECOND_INPUT:
+            widths = [end - begin for begin, end in result.columns]
+            found.append((reg.SECOND_INPUT, height, widths, result.channels, depth))
+    elif action.code == reg.RESIZE:
+        found.append((reg.INPUT, number(reg.HEIGHT) + 1, [number(reg.WIDTH) + 1], [(0, own)], own))
     else:
-        spreads = {INPUT: number(0x108) if family == "u85" else 0, SECOND_INPUT: number(0x180)}
-        if action.parameter in _UNARY[family]:
-            del spreads[SECOND_INPUT]
+        spreads = {reg.INPUT: number(reg.IFM_BROADCAST) if family == "u85" else 0}
+        if action.parameter not in _UNARY[family]:
+            spreads[reg.SECOND_INPUT] = number(reg.IFM2_BROADCAST)
         # Along a broadcast axis, each block reads one element.
         for base, spread in spreads.items():
             if not spread & _SCALARS[family]:
@@ -286,16 +279,18 @@ def inputs_of(action: Action, family: str, result: Result) -> Iterator[Map]:
                 rows_read = len(result.rows) if spread & _ALONG_ROWS else height
                 found.append((base, rows_read, columns, channels, 1 if spread & _ALONG_CHANNELS else depth))
     for one in found:
-        precision = number(_PRECISIONS[one[0]])
+        precision = number(reg.IFM_PRECISION + one[0])
         if family != "u85" or precision >> 14 < _INSIDE:
             yield Map(*one, 1 << (precision >> 2 & 3), bool(precision >> 6 & 3))
 
 
 def _axes(action: Action) -> Iterator[tuple[int, int, int, int, int]]:
     """Stride, size of the dilated window, padding before and after, and upscaling of rows, then of columns."""
-    number, stride = action.number, action.number(0x122)
-    upscaled = 2 if number(0x107) & 3 else 1
-    for low, high, reach, before, after in ((1, 9, 0x121, 0x100, 0x103), (0, 6, 0x120, 0x101, 0x102)):
+    number, stride = action.number, action.number(reg.KERNEL_STRIDE)
+    upscaled = 2 if number(reg.IFM_UPSCALE) & 3 else 1
+    rows = 1, 9, reg.KERNEL_HEIGHT, reg.PAD_TOP, reg.PAD_BOTTOM
+    columns = 0, 6, reg.KERNEL_WIDTH, reg.PAD_LEFT, reg.PAD_RIGHT
+    for low, high, reach, before, after in (rows, columns):
         step = (stride >> low & 1) + 1 + (stride >> high & 7) * 2
         yield step, number(reach) + 1, number(before) & 0x7F, number(after) & 0xFF, upscaled
 
@@ -335,7 +330,7 @@ def busy(
     for number, action in enumerate(action for action in actions if action.is_operation):
         cycles = _waits(traffic[number], ports)
         if action.is_transfer:
-            reads = ports[region_of(action, SOURCE_REGION)].memory
+            reads = ports[region_of(action, reg.SOURCE_REGION)].memory
             costs.append((math.ceil(max(cycles.values(), default=0)), reads == stored))
         else:
             near = max([arithmetic[number], *(n for name, n in cycles.items() if name != stored)])
@@ -365,7 +360,7 @@ _TABLE_SIZES_U85, _WIDE_TABLE = {1: 256, 4: 256, 5: 512, 7: 1024}, 2048
 """U85: bytes of a table by activation; of all other activations."""
 _AXES = ((0, 1, 2), (1, 0, 2), (0, 2, 1), (1, 2, 0), (0, 1, 2), (0, 1, 2), (2, 0, 1), (2, 1, 0))
 """U85: axes of the result that are rows, columns and channels of the stored map, by transposition."""
-_INDICES, _INDEX_REGION, _INDEX_BYTES, _INDEX_SKIP = 0x37, 0x134, 4, 0x39
+_INDEX_BYTES = 4
 
 
 def accesses_of(actions: Sequence[Action], family: str) -> list[OperationAccess]:
@@ -381,12 +376,13 @@ def _computed(action: Action, family: str) -> OperationAccess:
     result = Result.of(action, family)
     reads = [_bytes_of(action, m, family) for m in inputs_of(action, family, result.whole)]
     parts = [(region_of(action, p.region), p.address, p.length) for p in parts_of(action, family)]
-    if action.code == POOL and not action.number(0x114) >> 8 & 1:  # scales per channel
-        parts.append((region_of(action, SCALE_REGION), action.address(0x22), action.address(0x23)))
+    if action.code == reg.POOL and not action.number(reg.OFM_PRECISION) >> 8 & 1:  # scales per channel
+        scales, length = action.address(reg.SCALES), action.address(reg.SCALES_LENGTH)
+        parts.append((region_of(action, reg.SCALE_REGION), scales, length))
     reads.append(np.array([*parts, *_table(action, result, family)], np.int64).reshape(-1, 3))
     writes = np.zeros((0, 3), np.int64)
     if result.region >= 0:
-        axes = _AXES[action.number(0x114) >> 11 & 7] if family == "u85" else _AXES[0]
+        axes = _AXES[action.number(reg.OFM_PRECISION) >> 11 & 7] if family == "u85" else _AXES[0]
         height, width, depth = (result.shape[axis] for axis in axes)
         stored = replace(result.map, rows=height, columns=[width], channels=[(0, depth)], depth=depth)
         writes = _bytes_of(action, stored, family)
@@ -396,12 +392,12 @@ def _computed(action: Action, family: str) -> OperationAccess:
 def _bytes_of(action: Action, area: Map, family: str) -> _Rows:
     """Ranges of a feature map of a single block, which consists of up to two by two tiles."""
     base, size, (width,), ((_, depth),) = area.base, area.element_bytes, area.columns, area.channels
-    across, down, deep = (_signed(action.address(base + 4 + i), family) for i in range(3))
-    left = min(width, action.number(0x10A + base) + 1)
+    across, down, deep = (_signed(action.address(base + reg.STRIDES + i), family) for i in range(3))
+    left = min(width, action.number(reg.WIDTH + base) + 1)
     y = np.arange(area.rows, dtype=np.int64)
     found = [np.zeros((0, 2), np.int64)]
     for tile, columns in ((0, left), (1, width - left)):
-        tall = action.number(0x10B + base + tile) + 1
+        tall = action.number(reg.HEIGHT + base + tile) + 1
         above, below = action.address(base + tile), action.address(base + tile + 2)
         rows = np.where(y < tall, above + y * down, below + (y - tall) * down)
         x = np.arange(columns, dtype=np.int64)
@@ -415,7 +411,7 @@ def _bytes_of(action: Action, area: Map, family: str) -> _Rows:
         else:
             found.append(_each(rows, across * x, depth * size))
     spans = np.concatenate(found)
-    return np.column_stack((np.full(len(spans), region_of(action, 0x10F + base)), spans))
+    return np.column_stack((np.full(len(spans), region_of(action, reg.REGION + base)), spans))
 
 
 def _each(begins: _Rows, offsets: _Rows, size: int) -> _Rows:
@@ -430,7 +426,7 @@ def _signed(stride: int, family: str) -> int:
 
 
 def _table(action: Action, result: Result, family: str) -> Iterator[tuple[int, int, int]]:
-    activation = action.number(0x125)
+    activation = action.number(reg.ACTIVATION)
     kind = activation & 31
     if kind < _FIRST_TABLE[family]:
         return
@@ -442,18 +438,18 @@ def _table(action: Action, result: Result, family: str) -> Iterator[tuple[int, i
 
 
 def _transferred(action: Action, family: str) -> OperationAccess:
-    codes = SOURCE_REGION, TARGET_REGION
+    codes = reg.SOURCE_REGION, reg.TARGET_REGION
     modes = [action.number(code) >> 9 & 3 for code in codes]
     mode = modes[0] if family == "u85" else max(modes)
-    rows, planes = action.number(ROWS) if mode >= 1 else 1, action.number(PLANES) if mode >= 2 else 1
-    length = action.address(LENGTH)
+    rows, planes = action.number(reg.ROWS) if mode >= 1 else 1, action.number(reg.PLANES) if mode >= 2 else 1
+    length = action.address(reg.LENGTH)
     found = []
-    for side, (code, base) in enumerate(zip(codes, (SOURCE, TARGET), strict=True)):
+    for side, (code, base) in enumerate(zip(codes, (reg.SOURCE, reg.TARGET), strict=True)):
         region, begin = action.number(code), action.address(base)
-        first, second = (_signed(action.address(0x33 + i), family) for i in (0, 1))  # skips of one side or both
+        first, second = (_signed(action.address(code), family) for code in (reg.SOURCE_ROW, reg.SOURCE_PLANE))
         row, plane = length + first * (modes[side] >= 1), length * rows + second * (modes[side] >= 2)
         if family == "u85":
-            row, plane = (_signed(action.address(0x33 + 2 * side + i), family) for i in (0, 1))
+            row, plane = (_signed(action.address(reg.SOURCE_ROW + 2 * side + i), family) for i in (0, 1))
         if region & _INSIDE_NPU:
             begin, region = begin % _TABLE_BYTES if family != "u85" else begin, _TABLES
         else:
@@ -461,8 +457,8 @@ def _transferred(action: Action, family: str) -> OperationAccess:
         spans = [(region, begin + j * plane + i * row, length) for j in range(planes) for i in range(rows)]
         found.append([] if action.number(code) >> 11 & 1 else spans)  # indexed: any row, see with_all_rows
     if is_indexed(action):
-        skip = _signed(action.address(_INDEX_SKIP), family) if mode >= 2 else 0
-        at, region = action.address(_INDICES), region_of(action, _INDEX_REGION)
+        skip = _signed(action.address(reg.INDEX_SKIP), family) if mode >= 2 else 0
+        at, region = action.address(reg.INDICES), region_of(action, reg.INDEX_REGION)
         size = rows * _INDEX_BYTES
         found[0] += [(region, at + j * (size + skip), size) for j in range(planes)]
     reads, writes = (Ranges.of_rows(np.array(spans, np.int64).reshape(-1, 3)) for spans in found)

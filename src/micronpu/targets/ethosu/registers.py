@@ -1,0 +1,26 @@
+"""Codes of the commands of a stream, and of the registers that they read."""
+
+CONVOLUTION, DEPTHWISE, POOL, ELEMENTWISE, RESIZE = 0x002, 0x003, 0x005, 0x006, 0x007
+TRANSFER, TRANSFER_WAIT, KERNEL_WAIT = 0x010, 0x011, 0x012
+
+# Registers of 16 bits. Those of a second input or an output are as far behind those of the first input:
+INPUT, OUTPUT, SECOND_INPUT = 0x00, 0x10, 0x80
+WIDTH, HEIGHT, REGION = 0x10A, 0x10B, 0x10F
+IFM_DEPTH, IFM_PRECISION, IFM_UPSCALE, IFM_BROADCAST = 0x104, 0x105, 0x107, 0x108
+IFM2_BROADCAST, IFM2_PRECISION = 0x180, 0x185
+OFM_WIDTH, OFM_HEIGHT, OFM_DEPTH, OFM_PRECISION = 0x111, 0x112, 0x113, 0x114
+OFM_BLOCK_WIDTH, OFM_BLOCK_HEIGHT, OFM_BLOCK_DEPTH = 0x115, 0x116, 0x117
+PAD_TOP, PAD_LEFT, PAD_RIGHT, PAD_BOTTOM = 0x100, 0x101, 0x102, 0x103
+KERNEL_WIDTH, KERNEL_HEIGHT, KERNEL_STRIDE = 0x120, 0x121, 0x122
+ACCUMULATORS, ACTIVATION = 0x124, 0x125
+WEIGHT_REGION, SCALE_REGION, WEIGHT_FORMAT, BLOCKDEP = 0x128, 0x129, 0x12E, 0x12F
+SOURCE_REGION, TARGET_REGION, ROWS, PLANES, INDEX_REGION = 0x130, 0x131, 0x132, 0x133, 0x134
+
+# Registers with a second word. The addresses of the four tiles of a map are the first of its registers, then follow the
+# strides of columns, rows and bricks.
+STRIDES = 0x04
+WEIGHTS, WEIGHTS_LENGTH, SCALES, SCALES_LENGTH = 0x20, 0x21, 0x22, 0x23
+SOURCE, TARGET, LENGTH = 0x30, 0x31, 0x32
+SOURCE_ROW, SOURCE_PLANE, TARGET_ROW, TARGET_PLANE = 0x33, 0x34, 0x35, 0x36
+"""Strides of rows and planes; of U55 and U65, the first two are the skips of one side or both."""
+INDICES, LARGEST_INDEX, INDEX_SKIP = 0x37, 0x38, 0x39
