@@ -5,13 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
-from typing import Any
+from collections.abc import Sequence
+from typing import IO, Any
 
 from micronpu.base.leaving import undone
 
 _SAID = 2000
 """Characters of a program's output in which its last message is searched."""
+
+
+def tied(command: Sequence[str], log: IO[bytes], **options: Any) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a worker whose standard input is the other end of the socket, and whose output goes to a file.
+
+    It leads a session, so that its children are killed with it, and this process alone gets keyboard interrupts.
+    """
+    ours, theirs = socket.socketpair()
+    output: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
+    with theirs, contextlib.ExitStack() as undo:
+        undo.enter_context(ours)
+        worker = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True, **output, **options)
+        undo.pop_all()
+    return worker, ours
 
 
 def finished(process: subprocess.Popen[Any], seconds: float) -> int | None:

@@ -30,7 +30,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, Runtim
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
-from micronpu.base.processes import end, how_it_ended, last_words
+from micronpu.base.processes import end, how_it_ended, last_words, tied
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.runtime.native import in_order
@@ -184,18 +184,8 @@ class IsolatedProgram:
                 # Run a script, without the user's environment: with -m, Python imports from the current folder.
                 script = str(Path(__file__).with_name("isolated_worker.py"))
                 command = [sys.executable or "python", "-I", "-S", script, json.dumps(package_folders()), scratch]
-                self._channel, theirs = socket.socketpair()
+                self._process, self._channel = tied(command, log, cwd="/", env=_environment())
                 stack.enter_context(self._channel)
-                with theirs:
-                    self._process = subprocess.Popen(
-                        command,
-                        stdin=theirs.fileno(),
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        cwd="/",
-                        env=_environment(),
-                        start_new_session=True,
-                    )
                 # Also if the program is never closed.
                 stack.callback(end, self._process)
                 self.close = weakref.finalize(self, stack.pop_all().close)

@@ -16,8 +16,6 @@ import importlib.util
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +29,7 @@ from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.order import reachable
 from micronpu.base.parsing import parse_json
-from micronpu.base.processes import finished, how_it_ended, last_words
+from micronpu.base.processes import finished, how_it_ended, last_words, tied
 from micronpu.container.litert_view import read_model
 from micronpu.container.payload import Artifacts
 from micronpu.emit.litert import to_litert
@@ -189,22 +187,12 @@ class SdkConverter:
 
 def _run_worker(folder: Path, timeout: float) -> int | None:
     """Exit code of a worker, negative if a signal ended it, None on a timeout."""
-    home = str(_HOME)
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(_HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "micronpu.targets.neutron.sdk_worker", str(folder)]
     with (folder / "log.txt").open("wb") as log:
-        lifeline, theirs = socket.socketpair()
+        worker, lifeline = tied(command, log, cwd=folder, env=environment)
         with lifeline:
-            with theirs:
-                worker = subprocess.Popen(
-                    [sys.executable, "-m", "micronpu.targets.neutron.sdk_worker", str(folder)],
-                    cwd=folder,
-                    env=environment,
-                    stdin=theirs.fileno(),
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # allows killing the SDK's child processes too
-                )
             return finished(worker, timeout)
 
 

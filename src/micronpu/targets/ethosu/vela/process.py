@@ -7,8 +7,6 @@ import contextlib
 import marshal
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +16,7 @@ from typing import Any
 
 import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
-from micronpu.base.processes import how_it_ended
+from micronpu.base.processes import how_it_ended, tied
 from micronpu.targets.ethosu.accelerators import vela_package
 
 _KILL = int(getattr(signal, "SIGKILL", 9))  # undefined on Windows
@@ -114,18 +112,8 @@ class _Worker:
         try:
             with contextlib.ExitStack() as stack:
                 self._log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
-                self._socket, theirs = socket.socketpair()
+                self._process, self._socket = tied(command, self._log, env=os.environ | _MEMORY)
                 stack.enter_context(self._socket)
-                with theirs:
-                    # A separate session: the parent handles keyboard interrupts and ends the worker.
-                    self._process = subprocess.Popen(
-                        command,
-                        stdin=theirs.fileno(),
-                        stdout=self._log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        env=os.environ | _MEMORY,
-                    )
                 stack.callback(self._kill)
                 self._socket.settimeout(_START_SECONDS)
                 self._receive()
