@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.compiler.quantized import of_bound_method
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
+from micronpu.frontend.exported import is_quantized
 from micronpu.frontend.functional import without_taken_names
 from micronpu.frontend.integers import InFloat, integer_io_of
 from micronpu.program.io import ProgramIO, file_facts_of, io_of
@@ -195,7 +197,8 @@ def evaluate(
         notes.insert(0, note)
     scored = wanted if judged is None else wanted[judged]
     array = None if chosen is None else _labels(labels, len(scored), chosen, scored, finished.labels)
-    return _judged(results, array, chosen, inputs, judged, notes)
+    found = _judged(results, array, chosen, inputs, judged, notes)
+    return replace(found, model="quantized model") if is_quantized(model) else found
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:

@@ -14,7 +14,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console
 from micronpu.cli.options import Target, chosen_options
-from micronpu.cli.settings import How, Labels, MetricName, ModelName, quantization_of
+from micronpu.cli.settings import JUDGE, OWN, How, Labels, MetricName, ModelName, inputs, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
 from micronpu.targets.registry import find_target
 
@@ -31,15 +31,7 @@ Result = TypeVar("Result")
 def evaluate(
     model: ModelName,
     program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
-    data: Annotated[
-        str | None,
-        console.option(
-            "DATA",
-            "Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
-            "picks arrays), or file.py:function, which returns a list of inputs; for a model with states a list of "
-            "sequences, each a list of inputs. Or --images.",
-        ),
-    ] = None,
+    data: Annotated[str | None, inputs(JUDGE, "--data", "--calibration")] = None,
     pictures: Pictures = NO_PICTURES,
     library: console.Library = None,
     labels: Labels = None,
@@ -75,16 +67,8 @@ def evaluate(
 
 
 Sort = Annotated[str, typer.Option(metavar="BY", help="Sort by: output, own or total error.")]
-MeasuredOn = Annotated[
-    str | None,
-    console.option(
-        "DATA",
-        "Inputs to measure on, a dozen or more: FILE.npy, FILE.npz (FILE.npz:name,... picks arrays), or "
-        "file.py:function, which returns a list of inputs.",
-        default="the function `calibration` of the model's file",
-    ),
-]
-Ranges = Annotated[str | None, console.option("DATA", "Calibration inputs.", default="those of --data")]
+MeasuredOn = Annotated[str | None, inputs(f"{JUDGE}, a dozen or more", default=OWN)]
+Ranges = Annotated[str | None, console.option("DATA", "Typical inputs, in the same forms.", default="those of --data")]
 
 
 def _on_data(
@@ -201,11 +185,7 @@ def advise(
     model: ModelName,
     calibration: Annotated[
         str | None,
-        console.option(
-            "DATA",
-            "Calibration data, see `micronpu compile`; eight inputs are enough.",
-            default="`calibration` of the file",
-        ),
+        inputs("Typical inputs of a float model, of which eight are enough", "--calibration", "--data", default=OWN),
     ] = None,
     pictures: Pictures = NO_PICTURES,
     target: Target = "",

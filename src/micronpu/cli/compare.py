@@ -19,7 +19,7 @@ from micronpu.base.parsing import parse_json
 from micronpu.chips import load_measured, shipped_chips
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
-from micronpu.cli.settings import Labels, MetricName, ModelName
+from micronpu.cli.settings import JUDGE, Calibration, Labels, MetricName, ModelName, inputs
 from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.targets.registry import find_target, options_for
@@ -50,12 +50,9 @@ def compare(
     quantization: Annotated[
         list[str] | None, console.option("TYPE", "int8 or int16; may be given several times.", default="int8")
     ] = None,
-    calibration: Annotated[
-        str | None,
-        console.option("DATA", "Calibration data, see `micronpu compile`.", default="`calibration` of the file"),
-    ] = None,
+    calibration: Calibration = None,
     pictures: Pictures = NO_PICTURES,
-    data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
+    data: Annotated[str | None, inputs(JUDGE)] = None,
     labels: Labels = None,
     metric: MetricName = None,
     measurements: Annotated[

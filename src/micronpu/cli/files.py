@@ -60,11 +60,9 @@ class Model:
     @property
     def is_quantized(self) -> bool:
         """True for a module that needs no calibration data."""
-        from torch.fx import GraphModule
+        from micronpu.frontend.exported import is_quantized
 
-        from micronpu.frontend.exported import is_float
-
-        return isinstance(self.module, GraphModule) and not is_float(self.module)
+        return is_quantized(self.module)
 
 
 class _Uncached(SourceFileLoader):

@@ -31,6 +31,7 @@ from micronpu.cli.options import Command, Group, Target, chosen_options, takes_n
 from micronpu.cli.reports import NOWHERE, Reports, show_times
 from micronpu.cli.settings import (
     UNLIMITED,
+    Calibration,
     How,
     Limits,
     ModelName,
@@ -149,15 +150,7 @@ def compile_command(
         Path | None, console.option("DIR", "Also write the firmware folder, as `micronpu deploy` does.", "--deploy")
     ] = None,
     target: Target = "",
-    calibration: Annotated[
-        str | None,
-        console.option(
-            "DATA",
-            "Typical inputs of a float model: FILE.npy, FILE.npz (one array per input of the model, one row per "
-            "typical input; FILE.npz:name,... picks arrays), or file.py:function, which returns a list of inputs.",
-            default="the function `calibration` of the model's file",
-        ),
-    ] = None,
+    calibration: Calibration = None,
     pictures: Pictures = NO_PICTURES,
     library: console.Library = None,
     io: InOut = None,

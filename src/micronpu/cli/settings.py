@@ -131,6 +131,18 @@ ModelName = Annotated[
         "of an installed library with its weights, torchvision:NAME or timm:NAME (NAME:untrained without weights).",
     ),
 ]
+OWN = "`calibration` of MODEL's file"
+
+
+def inputs(purpose: str, *flags: str, default: str = "") -> Any:
+    """An option with inputs of the model, which every command takes in the same forms."""
+    forms = "FILE.npy, FILE.npz (an array per input, a row per sample; FILE.npz:name,... picks arrays), or "
+    forms += "file.py:function, which returns a list of inputs (with states: of sequences)"
+    return console.option("DATA", f"{purpose}: {forms}.", *flags, default=default)
+
+
+Calibration = Annotated[str | None, inputs("Typical inputs of a float model", default=OWN)]
+JUDGE = "Inputs to judge on"
 Labels = Annotated[
     str | None,
     console.option("FILE", "Labels of --data: FILE.npy or FILE.npz:name, an entry for each row, or for each sequence."),
@@ -158,9 +170,7 @@ class Limits:
             "to 1) or accuracy (--metric on --data with --labels): ms=5,sram=256K,top1=0.9.",
         ),
     ] = None
-    data: Annotated[
-        str | None, console.option("DATA", "Held-out samples; all calibration data are then used for calibration.")
-    ] = None
+    data: Annotated[str | None, inputs(f"{JUDGE} in place of held-out rows of --calibration")] = None
     labels: Labels = None
     metric: MetricName = None
 

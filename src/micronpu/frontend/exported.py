@@ -198,6 +198,12 @@ def is_float(module: GraphModule) -> bool:
     return not any(map(is_conversion, module.graph.nodes)) and not _observers(module)
 
 
+def is_quantized(model: Any) -> bool:
+    """Return True if a model is a graph, or an exported one, with observers or quantization."""
+    graph = model.graph_module if isinstance(model, ExportedProgram) else model
+    return isinstance(graph, GraphModule) and not is_float(graph)
+
+
 # ---------------------------------------------------------------- one shape
 
 

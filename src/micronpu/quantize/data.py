@@ -167,7 +167,9 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
     if tensor.dtype != example.dtype:
         raise ModelError(
             f"{where} has dtype {dtype_name(tensor.dtype)}, the model takes {dtype_name(example.dtype)}.",
-            hint="convert the data as the model's inputs are converted",
+            hint="values as in training: pictures divided by 255, integers of a file as scale * (q - zero point)"
+            if example.is_floating_point()
+            else "convert the data as the model's inputs are converted",
         )
     if example.shape[:1] == (1,) and tensor.shape == example.shape[1:]:
         tensor = tensor.unsqueeze(0)

@@ -441,6 +441,7 @@ class Evaluation(JsonReport):
         judged: the float model, the quantized module if it was given, the program.
         against_quantized: the program compared with the quantized module.
         notes: other notes.
+        model: what is called "float": the float model, or "quantized model" if the model was quantized already.
     """
 
     FORMAT = "micronpu evaluation"
@@ -453,6 +454,7 @@ class Evaluation(JsonReport):
     judged: tuple[Judged, ...]
     against_quantized: Comparison | None = None
     notes: tuple[str, ...] = ()
+    model: str = "float model"
 
     def of(self, name: str) -> Judged:
         """Return the entry of "float", "quantized" or "program"."""
@@ -466,19 +468,19 @@ class Evaluation(JsonReport):
     @property
     def verdict(self) -> str:
         """Return one sentence: the loss of accuracy, and whether it is noise."""
-        program = self.program
+        program, short = self.program, {"float model": "float"}.get(self.model, f"the {self.model}")
         assert program.against_float is not None
         comparison = program.against_float
         if program.difference is None or program.score is None:
-            return f"On {self.rows:,} rows: {comparison.against('float')}."
+            return f"On {self.rows:,} rows: {comparison.against(short)}."
         difference, float_score = program.difference, self.of("float").score
         assert float_score is not None
         if difference.worse is not None and difference.better is not None:
-            counts = f"{difference.worse} of {self.labels:,} rows are right in float only and {difference.better} in "
-            counts += "the program only"
+            counts = f"{difference.worse} of {self.labels:,} rows are right in {short} only and {difference.better} "
+            counts += "in the program only"
             size = f"{100 * difference.value:+.2f} points"
         else:
-            counts = f"float {float_score.value:.4f}, program {program.score.value:.4f}"
+            counts = f"{short} {float_score.value:.4f}, program {program.score.value:.4f}"
             size = f"{difference.value:+.4f}"
         chance = f"p = {difference.p:.2g}, {difference.test}"
         if difference.value == 0:

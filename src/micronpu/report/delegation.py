@@ -68,7 +68,7 @@ class Headline:
                 f"Time: {_time(report)}",
                 f"Flash: {memory.flash:,} bytes{from_sram or _verdict(program)}",
                 f"SRAM: {memory.sram:,} bytes{_verdict(regions.get('sram'))}",
-                f"Accuracy: {'not measured' if accuracy is None else _accuracy(accuracy)}",
+                f"Accuracy: {_accuracy(report)}",
                 *([f"Precision: {report.precision}"] if report.precision else []),
                 *lines,
             ]
@@ -333,20 +333,23 @@ def _verdict(region: Region | None) -> str:
     return f", {100 * region.bytes / region.capacity:.1f} % of {region.name} in use"
 
 
-def _accuracy(accuracy: ProgramAccuracy) -> str:
-    said = []
-    if accuracy.metric is not None:
+def _accuracy(report: DelegationReport) -> str:
+    said, accuracy, agreement = [], report.accuracy, report.agreement
+    if accuracy is not None and accuracy.metric is not None:
         said.append(f"{accuracy.metric.name} {accuracy.metric.quantized:.4g} (float {accuracy.metric.float_model:.4g})")
-    if accuracy.sqnr is not None:
+    if accuracy is not None and accuracy.sqnr is not None:
         said.append(f"{decibel_text(accuracy.sqnr, accuracy.sqnr_interval)} against float")
-    if accuracy.agreement is not None:
+    if accuracy is not None and accuracy.agreement is not None:
         # It is a share of elements, not of samples, for integers that are no scores.
         count = accuracy.calls or max(len(accuracy.rows) + accuracy.calibrated, 1)
         agreeing = f"{accuracy.agreement:.1%}"
         if accuracy.integers is None:
             agreeing = f"{round(accuracy.agreement * count)} of {count}"
         said.append(f"top-1 agrees on {agreeing}")
-    return f"{', '.join(said)}, {accuracy.measured_on}" if said else "not measured, because there is no float model"
+    if accuracy is not None and said:
+        return f"{', '.join(said)}, {accuracy.measured_on}"
+    why = "the program was not run" if agreement is None else agreement.reason or "there is no float model"
+    return f"not measured, because {why}"
 
 
 def _next_steps(report: DelegationReport) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def test_every_option_of_the_back_end_is_on_the_command_line(command):
 def test_compile_explains_model_and_calibration():
     text = " ".join(micronpu("compile", "--help").stdout.split())
     assert "file.py:function, which returns (torch.nn.Module, example inputs)" in text
-    assert "FILE.npz (one array per input of the model, one row per typical input" in text
+    assert "FILE.npz (an array per input, a row per sample" in text
     assert "(required)" in text
 
 
@@ -192,6 +192,15 @@ def test_help_is_one_screen(command):
     """Of 80 columns and 50 lines."""
     lines = inside(*command, "--help", columns=80).stdout.splitlines()
     assert 0 < len(lines) <= 50 and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", ["compile", "compare", "evaluate", "advise", "blame", "fix"])
+def test_data_are_given_alike(command):
+    """Each takes --data and --calibration, and the first that its help shows names all forms of data."""
+    text = " ".join(inside(command, "--help-all", columns=240).stdout.split())
+    forms = text.partition(" DATA ")[2].partition(": ")[2]
+    assert forms.startswith("FILE.npy, FILE.npz (an array per input, a row per sample; FILE.npz:name,... picks arrays)")
+    assert "--data" in text and "--calibration" in text and "--images DIR" in text
 
 
 def test_paragraphs_of_help_are_as_wide_as_the_terminal():

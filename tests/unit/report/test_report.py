@@ -22,7 +22,7 @@ from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
-from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
+from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.alternatives import Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
@@ -546,6 +546,13 @@ def test_the_first_lines_are_time_flash_sram_accuracy_and_operators() -> None:
         "Operators: 3 of 5 on the NPU of chip-npu in 2 partitions",
     )
     assert report.headline.lines == lines
+    for agreement, why in (
+        (None, "the program was not run"),
+        (Agreement(reason="no compiler"), "no compiler"),
+        (Agreement(1, 1, 1.0), "there is no float model"),
+    ):
+        unknown = replace(report, accuracy=None, agreement=agreement).headline.lines
+        assert unknown == (*lines[:3], f"Accuracy: not measured, because {why}", lines[4])
     shown = [line.rstrip() for line in printed(report).splitlines()]
     assert tuple(shown[:5]) == lines
     assert "What to do next:\n1. sram: too small by 1,000 bytes" in "\n".join(shown)

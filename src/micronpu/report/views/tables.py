@@ -18,7 +18,7 @@ from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural
 
-_NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
+_NAMES = {"quantized": "quantized model", "program": "program (.pte)"}
 
 
 @shows(Evaluation)
@@ -43,7 +43,7 @@ def evaluation_view(evaluation: Evaluation) -> RenderableType:
 
 
 def _cells(judged: Judged, scored: bool, evaluation: Evaluation) -> list[str]:
-    cells = [_NAMES[judged.name]]
+    cells = [_NAMES.get(judged.name, evaluation.model)]
     if scored:
         share = evaluation.program.difference is not None and evaluation.program.difference.worse is not None
         score = judged.score
