@@ -351,10 +351,7 @@ class ChipSection:
         """A list of non-empty strings, default empty."""
         given = self._field(key, list) if key in self else []
         if not all(isinstance(g, str) and g for g in given):
-            raise OptionError(
-                f"`{key}` in the chip file {self.where} is {given!r}; it is a list of filled strings.",
-                hint=f'{key} = ["..."]',
-            )
+            raise self._wrong(key, "a list of filled strings", f'{key} = ["..."]')
         return tuple(self._checked("name" if key == "aliases" else key, g) for g in given)
 
     def _checked(self, key: str, text: str) -> str:
@@ -374,10 +371,7 @@ class ChipSection:
             return None
         value = self.values[key]
         if type(value) is not int or not 0 <= value < 1 << 32:
-            raise OptionError(
-                f"`{key}` in the chip file {self.where} is {value!r}; it is a whole number of 32 bits.",
-                hint=f"{key} = 0x48102000, or leave it out",
-            )
+            raise self._wrong(key, "a whole number of 32 bits", f"{key} = 0x48102000, or leave it out")
         return value
 
     def number(self, key: str) -> float:
@@ -395,19 +389,14 @@ class ChipSection:
         numbers = [float(g) for g in given if isinstance(g, (int, float)) and not isinstance(g, bool)]
         rising = all(0 <= a <= b < math.inf for a, b in itertools.pairwise([0.0, *numbers]))
         if len(numbers) != len(given) or len(given) != count or not rising:
-            raise OptionError(
-                f"`{key}` in the chip file {self.where} is {given!r}; it is {count} numbers that rise.",
-                hint=f"{key} = [{', '.join(['1', '2', '3'][:count])}]",
-            )
+            raise self._wrong(key, f"{count} numbers that rise", f"{key} = [{', '.join(['1', '2', '3'][:count])}]")
         return tuple(numbers)
 
     def flag(self, key: str) -> bool:
         """A truth value, default False."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            raise OptionError(
-                f"`{key}` in the chip file {self.where} is {value!r}; it is true or false.", hint=f"{key} = true"
-            )
+            raise self._wrong(key, "true or false", f"{key} = true")
         return value
 
     def table(self, key: str) -> ChipSection:
@@ -418,9 +407,7 @@ class ChipSection:
         """A list of tables, ``[[key]]`` in TOML."""
         given = self._field(key, list)
         if not all(isinstance(g, dict) for g in given):
-            raise OptionError(
-                f"`{key}` in the chip file {self.where} is {given!r}; it is a list of tables.", hint=f"[[{key}]]"
-            )
+            raise self._wrong(key, "a list of tables", f"[[{key}]]")
         return tuple(ChipSection(self.where, f"{key} {g.get('name', '')}".strip(), g) for g in given)
 
     def refuse_others(self, known: Collection[str]) -> None:
@@ -431,6 +418,10 @@ class ChipSection:
                     f"The {self.name} in the chip file {self.where} has the field `{key}`, which there is not.",
                     hint=f"one of {', '.join(known)}",
                 )
+
+    def _wrong(self, key: str, what: str, hint: str) -> OptionError:
+        given = self.values[key]
+        return OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is {what}.", hint=hint)
 
     def _field(self, key: str, kind: type | tuple[type, ...]) -> Any:
         if key not in self.values:

@@ -60,6 +60,13 @@ _VERSIONS_MAGIC = b"MNPV"
 MOST_TENSORS = 255
 """Maximum number of inputs, and of outputs: the header counts them in one byte."""
 COMPILE_AGAIN = "compile the model again with this version of micronpu"
+
+
+def bad_payload(what: str) -> PayloadError:
+    """The error for a payload that this version did not write."""
+    return PayloadError(what, hint=COMPILE_AGAIN)
+
+
 CONTAINER_VERSION = 1
 RECORD_SIZE = 64
 """Size of the reference container's record in bytes."""
@@ -121,17 +128,15 @@ class PayloadLayout:
             )
         for position, slot in enumerate(self.inputs):
             if slot.index >= self.num_arguments:
-                raise PayloadError(
+                raise bad_payload(
                     f"Input {position} of the payload reads argument {slot.index}, "
-                    f"but the delegate call has only {self.num_arguments}.",
-                    hint=COMPILE_AGAIN,
+                    f"but the delegate call has only {self.num_arguments}."
                 )
         taken = sorted(slot.index for slot in self.outputs)
         if taken != list(range(len(taken))):
-            raise PayloadError(
+            raise bad_payload(
                 f"The outputs of the payload write delegate outputs {taken}, "
-                f"but each of 0 to {len(taken) - 1} must be written once.",
-                hint=COMPILE_AGAIN,
+                f"but each of 0 to {len(taken) - 1} must be written once."
             )
 
     @property
@@ -227,10 +232,9 @@ def kind_of(microcode: bytes) -> Kind:
     if magic == REFERENCE_MAGIC:
         return "reference"
     found = f"starts with 0x{magic:08x}" if magic is not None else f"has only {len(microcode)} bytes"
-    raise PayloadError(
+    raise bad_payload(
         f"The program inside the payload {found}, "
-        "so it is neither microcode of an NPU nor a micronpu reference container.",
-        hint=COMPILE_AGAIN,
+        "so it is neither microcode of an NPU nor a micronpu reference container."
     )
 
 
@@ -269,9 +273,8 @@ def parse(data: bytes) -> Payload:
     flags, indices, version = data[3 : 3 + count], data[3 + count : 3 + 2 * count], data[3 + 2 * count]
     for position, flag in enumerate(flags):
         if flag > 1:
-            raise PayloadError(
-                f"Tensor {position} of the payload has format {flag}, but only 0 and 1 (channels last) exist.",
-                hint=COMPILE_AGAIN,
+            raise bad_payload(
+                f"Tensor {position} of the payload has format {flag}, but only 0 and 1 (channels last) exist."
             )
     slots = tuple(TensorSlot(index, bool(flag)) for index, flag in zip(indices, flags, strict=True))
     layout = PayloadLayout(slots[:count_in], slots[count_in:], num_arguments, version)
@@ -284,9 +287,8 @@ def parse(data: bytes) -> Payload:
     weights_start = start + align(microcode_size)
     kernels_start = weights_start + align(weights_size)
     if microcode_size < 32:
-        raise PayloadError(
-            f"The microcode in the payload names {microcode_size} bytes as its size, fewer than its head has.",
-            hint=COMPILE_AGAIN,
+        raise bad_payload(
+            f"The microcode in the payload names {microcode_size} bytes as its size, fewer than its head has."
         )
     if len(data) < kernels_start:
         raise _truncated(len(data), kernels_start)
@@ -406,22 +408,18 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
             hint="compile with the reference converter to run on the host, or run this program on the board",
         )
     if len(microcode) < RECORD_SIZE:
-        raise PayloadError(
-            f"The reference container is truncated: its record has {len(microcode)} bytes instead of {RECORD_SIZE}.",
-            hint=COMPILE_AGAIN,
+        raise bad_payload(
+            f"The reference container is truncated: its record has {len(microcode)} bytes instead of {RECORD_SIZE}."
         )
     words = _RECORD.unpack_from(microcode)
     _, version, num_inputs, num_outputs, crc, num_operators, record_size, size, head_crc = words
     # Check the version first: another version may store its checksum elsewhere.
     if version != CONTAINER_VERSION:
-        raise PayloadError(
-            f"The reference container has format version {version}, but this micronpu reads {CONTAINER_VERSION}.",
-            hint=COMPILE_AGAIN,
+        raise bad_payload(
+            f"The reference container has format version {version}, but this micronpu reads {CONTAINER_VERSION}."
         )
     if zlib.crc32(microcode[:32]) != head_crc or record_size != RECORD_SIZE:
-        raise PayloadError(
-            "The record of the reference container is corrupted: its checksum is wrong.", hint=COMPILE_AGAIN
-        )
+        raise bad_payload("The record of the reference container is corrupted: its checksum is wrong.")
     if len(weights) < size:
         raise PayloadError(
             f"The LiteRT model in the reference container is truncated: {len(weights)} of {size} bytes are there.",

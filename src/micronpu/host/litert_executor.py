@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.errors import ModelError, RuntimeUnavailableError
 from micronpu.container.litert_view import element_name, read_model
-from micronpu.container.payload import COMPILE_AGAIN
+from micronpu.container.payload import bad_payload
 from micronpu.host.litert_check import check_litert
 from micronpu.program.pte import ELEMENT_TYPES
 
@@ -40,7 +40,7 @@ _SCALAR_TYPES = {np.dtype(numpy_type): number for number, numpy_type in NUMPY_TY
 def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
     """Return ExecuTorch's number of a NumPy element type."""
     if numpy_type not in _SCALAR_TYPES:
-        raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=COMPILE_AGAIN)
+        raise bad_payload(f"ExecuTorch has no element type for LiteRT's {numpy_type}.")
     return _SCALAR_TYPES[numpy_type]
 
 
@@ -91,10 +91,9 @@ def check_buffers(what: str, buffers: Sequence[Buffer], tensors: Sequence[Partit
             continue
         found = NUMPY_TYPES.get(buffer.scalar_type)
         passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
-        raise PayloadError(
+        raise bad_payload(
             f"{what} {position} of the NPU partition has {tensor.size} bytes of {tensor.numpy_type.name}, "
-            f"but the program around it passes {passed}.",
-            hint=COMPILE_AGAIN,
+            f"but the program around it passes {passed}."
         )
 
 
@@ -170,9 +169,7 @@ def _interpreter(model: bytes, mode: Mode) -> Any:
         interpreter = Interpreter(model_content=model, experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        raise PayloadError(
-            f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.", hint=COMPILE_AGAIN
-        ) from error
+        raise bad_payload(f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.") from error
     return interpreter
 
 
@@ -359,9 +356,7 @@ def _invoke(interpreter: Any) -> None:
     try:
         interpreter.invoke()
     except (ValueError, RuntimeError) as error:
-        raise PayloadError(
-            f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.", hint=COMPILE_AGAIN
-        ) from error
+        raise bad_payload(f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.") from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from micronpu.base.arrays import Array
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, need, root
-from micronpu.container.payload import COMPILE_AGAIN
+from micronpu.container.payload import bad_payload
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.tosa_file import NUMPY, SHAPE
 from micronpu.emit.tosa_schema import IDENTIFIER
@@ -70,9 +70,7 @@ class TosaProgram(HostProgram):
                     if self._last[name] == step.output and name not in self._names[1]:
                         values.pop(name, None)
         except MemoryError as error:
-            raise PayloadError(
-                f"The TOSA program needs more memory than there is: {error}.", hint=COMPILE_AGAIN
-            ) from None
+            raise bad_payload(f"The TOSA program needs more memory than there is: {error}.") from None
         known = {**self._constants, **values}
         return [np.asarray(known[name], order="C") for name in self._names[1]]
 
@@ -92,7 +90,7 @@ class TosaProgram(HostProgram):
 
 def _io(tensor: Operand) -> PartitionIO:
     if tensor.dtype == "INT48":
-        raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=COMPILE_AGAIN)
+        raise bad_payload(f"The TOSA program passes {tensor.dtype}, which no program does.")
     return PartitionIO(tensor.shape, NUMPY[tensor.dtype])
 
 

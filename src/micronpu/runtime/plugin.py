@@ -22,7 +22,7 @@ import numpy as np
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
-from micronpu.container.payload import COMPILE_AGAIN
+from micronpu.container.payload import bad_payload
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library
 from micronpu.host.litert_executor import Buffer, Executor, HostProgram, LiteRtProgram, Mode, OperatorTrace
@@ -196,10 +196,9 @@ class Plugin:
         def checked(program: _Executor) -> _Executor:
             found = len(program.inputs), len(program.outputs)
             if found != (num_inputs, num_outputs):
-                raise PayloadError(
+                raise bad_payload(
                     f"The delegate call has {num_inputs} inputs and {num_outputs} outputs, but the program inside the "
-                    f"payload has {found[0]} and {found[1]}.",
-                    hint=COMPILE_AGAIN,
+                    f"payload has {found[0]} and {found[1]}."
                 )
             return program
 

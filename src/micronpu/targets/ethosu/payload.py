@@ -18,8 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from micronpu.base.errors import PayloadError
-from micronpu.container.payload import COMPILE_AGAIN
+from micronpu.container.payload import bad_payload
 
 _HEADER = struct.Struct("<16sIB11x")
 _IO = struct.Struct("<9i")
@@ -30,11 +29,6 @@ KEY_SIZE = 64
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 COMMANDS, CONSTANTS = "cmd_data", "weight_data"
 BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
-
-
-def bad_payload(what: str) -> PayloadError:
-    """The error for a payload that this version did not write."""
-    return PayloadError(what, hint=COMPILE_AGAIN)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from micronpu.container.payload import bad_payload
 from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.accelerators import accelerators
-from micronpu.targets.ethosu.payload import bad_payload
 
 STREAM_IDENTIFIERS = 1 << 20
 """First identifier of a stream's operations in a debug handle map; smaller ones belong to the flatbuffer."""

@@ -22,6 +22,7 @@ import numpy as np
 from micronpu.base.arrays import Array
 from micronpu.base.callers import warn
 from micronpu.base.errors import NotOnHostError, PayloadError
+from micronpu.container.payload import bad_payload
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
 from micronpu.host.litert_executor import Buffer, Executor, OperatorTrace
 from micronpu.host.proof import Reference
@@ -34,7 +35,7 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     Watcher,
 )
-from micronpu.targets.ethosu.payload import VelaIO, bad_payload, parse
+from micronpu.targets.ethosu.payload import VelaIO, parse
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, accelerator_of, results_of
 
 
