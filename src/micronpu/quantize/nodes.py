@@ -141,7 +141,7 @@ class _Reader:
             with contextlib.suppress(UnsupportedError):  # of numbers that are computed at run time: it stays in float
                 self._read_rule(entry, given)
             selects = value.rule is not None and value.rule.selects and not known.moves
-            value.picks = selects and len(value.float_operands) == 1
+            value.picks = selects and value.shape is not None and len(value.float_operands) == 1
 
     def read_function(self) -> None:
         """State the facts about a function that several operators compute, see `micronpu.quantize.identities`."""
