@@ -20,10 +20,12 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, PayloadError
 from micronpu.container.trace import StreamTrace, trace_of
 from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor
+from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, SimulatedOperation
 from micronpu.targets.ethosu.payload import VelaIO, blocks, inlined, parse
-from micronpu.targets.ethosu.stream import accelerator_of, commands_in, words_of
+from micronpu.targets.ethosu.schedule.operations import parts_of
+from micronpu.targets.ethosu.stream import Action, accelerator_of, actions_of, commands_in, operation_offsets, words_of
 
 GRAIN = 16
 """Granularity in bytes: Vela's alignment of tensors."""
@@ -155,8 +157,6 @@ def _row(during: Array, reads: Array, writes: Array, columns: int) -> str:
     return "".join(np.where(r & w, BOTH, np.where(w, WRITTEN, np.where(r, READ, np.where(d, ALIVE, FREE)))))
 
 
-_OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
-_STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
 _SCRATCH = (1, 2)
 _REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}
 
@@ -290,22 +290,21 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> StreamDisas
     flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
     # The first reader of each operation whose result is read.
     readers = {source: i for i in reversed(range(len(uses))) for source in flow[i]}
+    operations = [action for action in actions_of(content.commands) if action.is_operation]
+    starts = dict(zip(operation_offsets(content.commands), operations, strict=True))
     steps: list[StreamStep] = []
     since: list[StreamCommand] = []
-    registers: dict[str, tuple[int, int | None]] = {}
     for command in _commands(words_of(content.commands), simulator):
         since.append(command)
-        if command.name in _STARTS:
+        if command.offset in starts:
             index = len(steps)
-            found = _step(index, command.name, registers, seen.get(index), tuple(since))
+            found = _step(index, starts[command.offset], seen.get(index), tuple(since), simulator.accelerator.family)
             # The data of a transfer belong to the operation that reads them, which may come later.
             brings = index in seen and not seen[index].shape
             operator = trace.of(readers.get(index, index) if brings else index) if trace is not None else None
             after = flow[index] if index < len(uses) else ()
             steps.append(replace(found, operator=str(operator or ""), after=after))
             since = []
-        else:
-            registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
     used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
     memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
     return StreamDisassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
@@ -334,44 +333,35 @@ def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Stre
         yield StreamCommand(4 * command.at, name, command.parameter, command.value)
 
 
-_Registers = dict[str, tuple[int, int | None]]
-
-
 def _step(
-    index: int, opcode: str, registers: _Registers, seen: SimulatedOperation | None, commands: tuple[StreamCommand, ...]
+    index: int, action: Action, seen: SimulatedOperation | None, commands: tuple[StreamCommand, ...], family: str
 ) -> StreamStep:
-    name = seen.name if seen is not None else opcode.removeprefix("NPU_OP_").lower()
-
-    def number(register: str) -> int:
-        return registers.get(register, (0, None))[0]
-
-    def address(register: str) -> int:
-        high, low = registers.get(register, (0, 0))
-        return (low or 0) | high << 32
-
+    name = seen.name if seen is not None else commands[-1].name.removeprefix("NPU_OP_").lower()
+    number, address = action.number, action.address
     moved: Counter[str] = Counter()
-    if opcode == "NPU_OP_DMA_START":
-        length = address("DMA0_LEN")
-        source, target = (number(f"DMA0_{side}_REGION") for side in ("SRC", "DST"))
-        moved[_region(source & 7)] += length
+    if action.is_transfer:
+        length = address(reg.LENGTH)
+        source, target = _region(number(reg.SOURCE_REGION) & 7), number(reg.TARGET_REGION)
         into = "table memory" if target & 0x100 else _region(target & 7)
+        moved[source] += length
         moved[into] += length
-        read = f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}"
-        return StreamStep(index, name, (read,), f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
-    size = 1 << (number("IFM_PRECISION") >> 2 & 3)
-    depth = number("IFM_DEPTH_M1") + 1
-    rows = number("IFM_HEIGHT0_M1") + 1, number("IFM_WIDTH0_M1") + 1
-    region = number("IFM_REGION")
-    reads = [f"ifm [{rows[0]}, {rows[1]}, {depth}] at {_region(region)}+0x{address('IFM_BASE0'):x}"]
-    moved[_region(region)] += rows[0] * rows[1] * depth * size
-    second = opcode == "NPU_OP_ELEMENTWISE" and number("IFM2_PRECISION") and not number("IFM2_BROADCAST") & 0x88
-    if second or (opcode == "NPU_OP_CONV" and commands[-1].parameter & 1):
-        rows2 = number("IFM2_HEIGHT0_M1") + 1, number("IFM2_WIDTH0_M1") + 1
-        reads.append(f"ifm2 [{rows2[0]}, {rows2[1]}] at {_region(number('IFM2_REGION'))}+0x{address('IFM2_BASE0'):x}")
-    elif opcode in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
-        where = _region(number("WEIGHT_REGION"))
-        length = address("WEIGHT_LENGTH") + sum(address(f"WEIGHT{core}_LENGTH") for core in (1, 2, 3))
-        reads.append(f"{length:,} bytes of weights at {where}+0x{address('WEIGHT_BASE'):x}")
+        read = f"{length:,} bytes at {source}+0x{address(reg.SOURCE):x}"
+        return StreamStep(index, name, (read,), f"{into}+0x{address(reg.TARGET):x}", length, dict(moved), commands)
+    size = 1 << (number(reg.IFM_PRECISION) >> 2 & 3)
+    height, width, depth = (number(code) + 1 for code in (reg.HEIGHT, reg.WIDTH, reg.IFM_DEPTH))
+    region = _region(number(reg.REGION))
+    reads = [f"ifm [{height}, {width}, {depth}] at {region}+0x{address(reg.INPUT):x}"]
+    moved[region] += height * width * depth * size
+    is_binary = number(reg.IFM2_PRECISION) and not number(reg.IFM2_BROADCAST) & 0x88
+    is_product = action.code == reg.CONVOLUTION and action.parameter & 1
+    if (action.code == reg.ELEMENTWISE and is_binary) or is_product:
+        rows, columns, place = (number(reg.SECOND_INPUT + code) for code in (reg.HEIGHT, reg.WIDTH, reg.REGION))
+        where = f"{_region(place)}+0x{address(reg.SECOND_INPUT):x}"
+        reads.append(f"ifm2 [{rows + 1}, {columns + 1}] at {where}")
+    elif action.code in (reg.CONVOLUTION, reg.DEPTHWISE):
+        where = _region(number(reg.WEIGHT_REGION))
+        length = sum(part.length for part in parts_of(action, family) if part.region == reg.WEIGHT_REGION)
+        reads.append(f"{length:,} bytes of weights at {where}+0x{address(reg.WEIGHTS):x}")
         moved[where] += length
     if seen is None:
         return StreamStep(index, name, tuple(reads), "?", 0, dict(moved), commands)
