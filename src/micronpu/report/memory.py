@@ -53,7 +53,11 @@ class Region:
     def verdict(self) -> str:
         """Return in a few words whether it fits."""
         if self.capacity is None:
-            return "outside of the chip, its size is the board's" if self.outside else "no figure of the chip"
+            return (
+                "outside of the chip, its size is the board's"
+                if self.outside
+                else "not compared: its size is unknown; name a chip as target"
+            )
         if self.over:
             return f"over by {self.over:,} bytes"
         return f"fits, {100 * self.bytes / self.capacity:.1f} % of it"
