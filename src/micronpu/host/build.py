@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -466,32 +466,26 @@ def _run(command: Sequence[str], doing: str) -> str:
     return done.stdout
 
 
-Functions = TypeVar("Functions")
-
-
 def load_library(
-    path: Path, what: str, version: str, wanted: int, declare: Callable[[ctypes.CDLL], Functions]
-) -> tuple[ctypes.CDLL, Functions]:
+    path: Path, what: str, version: str, wanted: int, functions: Mapping[str, tuple[Any, ...]]
+) -> ctypes.CDLL:
     """Load a library that micronpu has built.
 
     Args:
         what: description for messages.
         version: name of its function that returns the version of its interface.
         wanted: required version.
-        declare: sets the argument types of its functions.
-
-    Returns:
-        The library, and what ``declare`` returns.
+        functions: types of the result and of the arguments of its other functions, by name.
 
     Raises:
         RuntimeUnavailableError: it cannot be loaded, lacks a function, or has another interface.
     """
     try:
         library = ctypes.CDLL(str(path))
-        functions = declare(library)
-        asked = getattr(library, version)
-        asked.restype = ctypes.c_int32
-        found = asked()
+        for name, (result, *arguments) in {version: (ctypes.c_int32,), **functions}.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        found = getattr(library, version)()
     except (OSError, AttributeError) as error:
         raise RuntimeUnavailableError(
             f"The {what} {path} cannot be loaded: {error}.", hint="delete that file, so that it is built again"
@@ -501,4 +495,17 @@ def load_library(
             f"The {what} {path} has interface version {found}, but micronpu needs {wanted}.",
             hint="delete that file, so that it is built again",
         )
-    return library, functions
+    return library
+
+
+Library = TypeVar("Library")
+
+
+def load_or_build(path: Path, load: Callable[[Path], Library], build: Callable[..., Path]) -> Library:
+    """Load a library; if it is the package's, and requires a newer C++ library than installed, compile it here."""
+    try:
+        return load(path)
+    except RuntimeUnavailableError:
+        if (compiled := build(prebuilt=False)) == path:
+            raise
+        return load(compiled)

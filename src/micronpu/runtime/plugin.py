@@ -24,7 +24,7 @@ from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailable
 from micronpu.base.quiet import quiet
 from micronpu.container.payload import bad_payload
 from micronpu.host import litert_executor, tosa_executor
-from micronpu.host.build import build_plugin, find_executorch, load_library
+from micronpu.host.build import build_plugin, find_executorch, load_library, load_or_build
 from micronpu.host.litert_executor import Buffer, Executor, HostProgram, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.proof import CarriedReference, Proof
 from micronpu.host.tosa_executor import TosaProgram
@@ -88,6 +88,11 @@ class Failure(NamedTuple):
     elsewhere: bool
 
 
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "micronpu_last_error": (ctypes.c_char_p,),
+    "micronpu_set_error": (None, ctypes.c_char_p),
+    "micronpu_set_mode": (None, ctypes.c_int32),
+}
 _HOST: dict[str, tuple[Any, ...]] = {
     "quiet": (None,),
     "has_operator": (ctypes.c_int32, ctypes.c_char_p),
@@ -111,12 +116,9 @@ class Plugin:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._library, self.host = load_library(
-            path, "runtime plug-in", "micronpu_abi_version", _ABI_VERSION, _host_functions
-        )
-        self._library.micronpu_last_error.restype = ctypes.c_char_p
-        self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
-        self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)
+        host = {f"micronpu_host_{name}": types for name, types in _HOST.items()}
+        self._library = load_library(path, "runtime plug-in", "micronpu_abi_version", _ABI_VERSION, _FUNCTIONS | host)
+        self.host = SimpleNamespace(**{name: getattr(self._library, f"micronpu_host_{name}") for name in _HOST})
         self._programs: dict[int, Executor] = {}
         self._handles = itertools.count(1)
         self._local = threading.local()
@@ -275,13 +277,6 @@ class Plugin:
         self._programs.pop(handle, None)
 
 
-def _host_functions(library: ctypes.CDLL) -> SimpleNamespace:
-    found = {name: getattr(library, f"micronpu_host_{name}") for name in _HOST}
-    for name, (result, *arguments) in _HOST.items():
-        found[name].restype, found[name].argtypes = result, arguments
-    return SimpleNamespace(**found)
-
-
 def _buffers(tensors: Any, count: int) -> list[Buffer]:
     return [Buffer(t.data or 0, t.size, t.scalar_type) for t in tensors[:count]]
 
@@ -292,16 +287,6 @@ _KERNELS = tuple(f"libexecutorch_kernels_{kind}.{_ENDING}" for kind in ("optimiz
 _lock = threading.Lock()
 _loaded: Plugin | None = None
 _with_torch = False
-
-
-def _plugin(path: Path) -> Plugin:
-    """Load the plug-in; if the package's library requires a newer C++ library, compile it here."""
-    try:
-        return Plugin(path)
-    except RuntimeUnavailableError:
-        if (compiled := build_plugin(prebuilt=False)) == path:
-            raise
-        return Plugin(compiled)
 
 
 def load_plugin(*, torch: bool = True) -> Plugin:
@@ -336,7 +321,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
                 f"The ExecuTorch runtime cannot be imported: {error}.", hint='pip install "executorch==1.5.*" torch'
             ) from error
         if _loaded is None:
-            _loaded = _plugin(path)
+            _loaded = load_or_build(path, Plugin, build_plugin)
             if not _with_torch:
                 _loaded.host.quiet()
         return _loaded

@@ -12,6 +12,7 @@ import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
-from micronpu.host.build import build_simulator, load_library
+from micronpu.host.build import build_simulator, load_library, load_or_build
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.payload import APART, EthosUPayload, VelaIO, parse
 
@@ -106,6 +107,25 @@ class _Operation(ctypes.Structure):
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_Operation))
+_HANDLE = ctypes.c_void_p
+# A pointer and a count:
+_BYTES = ctypes.c_char_p, ctypes.c_uint64
+_REGIONS, _RANGES = (ctypes.POINTER(_Region), ctypes.c_int32), (ctypes.POINTER(_Range), ctypes.c_int32)
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "ethosu_sim_create": (_HANDLE, ctypes.c_int32, ctypes.c_int32),
+    "ethosu_sim_destroy": (None, _HANDLE),
+    "ethosu_sim_reset": (None, _HANDLE),
+    "ethosu_sim_set_callback": (None, _HANDLE, _CALLBACK, ctypes.c_void_p),
+    "ethosu_sim_set_work_limit": (None, _HANDLE, ctypes.c_uint64),
+    "ethosu_sim_set_weight_limit": (None, _HANDLE, ctypes.c_uint64),
+    "ethosu_sim_run": (ctypes.c_int32, _HANDLE, *_BYTES, *_REGIONS, *_RANGES),
+    "ethosu_sim_unwritten": (ctypes.c_uint64, _HANDLE, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64),
+    "ethosu_sim_command_name": (ctypes.c_char_p, _HANDLE, ctypes.c_uint32),
+    "ethosu_sim_error": (ctypes.c_char_p, _HANDLE),
+    "ethosu_sim_error_offset": (ctypes.c_uint64, _HANDLE),
+    "ethosu_sim_error_operation": (ctypes.c_uint64, _HANDLE),
+}
+"""Types of the results and arguments of the functions that native/ethosu_sim exports."""
 
 
 class Bytes(NamedTuple):
@@ -155,50 +175,12 @@ def load_simulator() -> ctypes.CDLL:
     global _library
     with _lock:
         if _library is None:
-            path = build_simulator(SOURCES)
-            try:
-                _library = _open(path)
-            except RuntimeUnavailableError:
-                # The package's library may require a newer C++ library than installed.
-                if (compiled := build_simulator(SOURCES, prebuilt=False)) == path:
-                    raise
-                _library = _open(compiled)
+            _library = load_or_build(build_simulator(SOURCES), _open, partial(build_simulator, SOURCES))
         return _library
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    library, _ = load_library(path, "Ethos-U simulator", "ethosu_sim_version", _VERSION, _declare)
-    return library
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    handle = ctypes.c_void_p
-    library.ethosu_sim_create.restype = handle
-    library.ethosu_sim_create.argtypes = (ctypes.c_int32, ctypes.c_int32)
-    library.ethosu_sim_destroy.argtypes = (handle,)
-    library.ethosu_sim_reset.argtypes = (handle,)
-    library.ethosu_sim_set_callback.argtypes = (handle, _CALLBACK, ctypes.c_void_p)
-    library.ethosu_sim_set_work_limit.argtypes = (handle, ctypes.c_uint64)
-    library.ethosu_sim_set_weight_limit.argtypes = (handle, ctypes.c_uint64)
-    library.ethosu_sim_run.argtypes = (
-        handle,
-        ctypes.c_char_p,
-        ctypes.c_uint64,
-        ctypes.POINTER(_Region),
-        ctypes.c_int32,
-        ctypes.POINTER(_Range),
-        ctypes.c_int32,
-    )
-    library.ethosu_sim_run.restype = ctypes.c_int32
-    library.ethosu_sim_unwritten.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
-    library.ethosu_sim_unwritten.restype = ctypes.c_uint64
-    library.ethosu_sim_command_name.argtypes = (handle, ctypes.c_uint32)
-    library.ethosu_sim_command_name.restype = ctypes.c_char_p
-    library.ethosu_sim_error.argtypes = (handle,)
-    library.ethosu_sim_error.restype = ctypes.c_char_p
-    for name in ("ethosu_sim_error_offset", "ethosu_sim_error_operation"):
-        getattr(library, name).argtypes = (handle,)
-        getattr(library, name).restype = ctypes.c_uint64
+    return load_library(path, "Ethos-U simulator", "ethosu_sim_version", _VERSION, _FUNCTIONS)
 
 
 class EthosUSimulator:
