@@ -215,7 +215,10 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
         r"makes \[1, 3, 2, 1\] of",
     ),
     "range backwards": (argument("dequantize_per_tensor", 3, Int(128)), "the range 128 to 127 of int8"),
-    "type that the tensor has not": (argument("quantize_per_tensor", 5, Int(0)), "are int8, but said to be uint8"),
+    "type that the tensor has not": (
+        argument("quantize_per_tensor", 5, Int(0)),
+        "a int8 tensor where `dtype` says uint8",
+    ),
     "axis that is not there": (argument("quantize_per_channel", 3, Int(9)), "has the axis 9 of 4"),
     "too few scales": (argument("quantize_per_channel", 3, Int(3)), "has 3 float64 `scales` for 2 channels"),
     "output that is not there": (lambda p: p.plan.outputs.__setitem__(0, -1), "element -1 of a vector"),

@@ -137,9 +137,9 @@ def test_delegation_options_are_typed():
     with pytest.raises(OptionError, match="True or False"):
         CustomDelegationOptions(allow_no_op_partitions=1)
     for arguments, sentence in (
-        ({"custom_delegation_options": True}, "is a bool, not a CustomDelegationOptions"),
-        ({"neutron_target_spec": "imxrt700"}, "is a str, not a NeutronTargetSpec"),
-        ({"post_quantization_state_dict": [1]}, "is a list, not a Mapping"),
+        ({"custom_delegation_options": True}, "is True, not CustomDelegationOptions or None"),
+        ({"neutron_target_spec": "imxrt700"}, "is .imxrt700., not NeutronTargetSpec or None"),
+        ({"post_quantization_state_dict": [1]}, "is of type list, not Mapping or None"),
         ({"preserve_ops": ["aten.hardswish.default"]}, "no overload of an ATen operator"),
         ({"preserve_ops": [torch.ops.aten.hardswish]}, "no overload of an ATen operator"),
     ):
