@@ -120,14 +120,7 @@ def named_data_of(method: Staged) -> dict[str, bytes]:
 
 
 def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
-    """Return notes about operators without a kernel, if the user allows them.
-
-    Args:
-        callers: the first node that calls each operator of a method, by the operator's name.
-
-    Raises:
-        UnsupportedError: there are some, and the user does not allow them.
-    """
+    """Return notes about operators without a kernel; raise `UnsupportedError` if the user does not allow them."""
     missing = without_kernel(callers)
     if missing and not allow:
         name = missing[0]
@@ -282,11 +275,7 @@ def _judged(
 
 
 def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tuple[IOTensor, ...], tuple[IOTensor, ...]]:
-    """Return inputs and outputs of a quantized module.
-
-    Args:
-        integer_io: meaning of its integer inputs and outputs, or None.
-    """
+    """Return inputs and outputs of a quantized module."""
     view = ProgramView(module)
     results: list[Node] = []
     torch.fx.map_arg(module.graph.output_node().args, results.append)
@@ -313,7 +302,6 @@ def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> IOTensor:
 
 
 def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:
-    """Return the qparams directly after an input, or directly before an output."""
     edge = view.edge(node) or view.edge_after(node)
     return (None, None) if edge is None else (edge.qparams.scale[0], edge.zero_point)
 
@@ -336,15 +324,7 @@ def _memory_of(
     consists_of: Sequence[Mapping[str, int]],
     parts: Sequence[CompiledPartition],
 ) -> MemoryReport:
-    """Return the memory use of a program.
-
-    Args:
-        plan: of the method, in the program for the board.
-        size: of the program in bytes.
-        board: that it was compiled for.
-        consists_of: bytes of the program's file by kind, of `PROGRAM`; the remainder is `REST`.
-        parts: compiled partitions.
-    """
+    """Return the memory use of a program."""
     pools = pools_of(plan)
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
     items = [Item(what, size) for what, size in sums.items() if size]

@@ -146,7 +146,6 @@ def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
     return {name: version for name in names if (version := installed(name))}
 
 

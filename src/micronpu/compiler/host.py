@@ -133,7 +133,6 @@ def host_part(
 
 
 def _with_prices(report: DelegationReport, quantized: GraphModule, device: Device) -> DelegationReport:
-    """Return the report with MACs and cycles of the operators that the core computes in float."""
     nodes, verdicts = {node.name: node for node in quantized.graph.nodes}, list(report.verdicts)
     for index, verdict in enumerate(verdicts):
         node = nodes.get(verdict.node)

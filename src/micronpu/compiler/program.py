@@ -178,11 +178,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         return (self._methods[self.method],) if self.method in self._methods else tuple(self._methods.values())
 
     def _only(self, attribute: str) -> FinishedMethod:
-        """Return the only method, or the one that was selected by `methods`.
-
-        Raises:
-            ModelError: the program has several methods, each with its own value of the attribute.
-        """
+        """Return the only method, or the one that was selected by `methods`."""
         if len(self._selected) > 1:
             raise ModelError(
                 f"Each of the methods {', '.join(map(repr, self._methods))} has its own `{attribute}`.",
@@ -191,11 +187,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         return self._selected[0]
 
     def _of(self, method: str | None) -> CompiledProgram:
-        """Return a method as a program; without a name the only or selected one, or "forward".
-
-        Raises:
-            OptionError: there is no such method.
-        """
+        """Return a method as a program; without a name the only or selected one, or "forward"."""
         if method is None and self.method in self._methods:
             return cast("CompiledProgram", self)
         known = self.methods
@@ -551,7 +543,6 @@ class CompiledProgram(Shown, Generic[ReportT]):
         return Group(*(program_view(own.report, self.seconds) for own in self._selected))
 
     def _repr_html_(self) -> str:
-        """Return the report's page for a notebook."""
         return self.report._repr_html_()
 
     def __str__(self) -> str:

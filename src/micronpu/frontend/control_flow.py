@@ -207,7 +207,6 @@ class _Loop:
         _replace(node, results)
 
     def _kept(self, active: Node, new: Any, old: Any) -> Any:
-        """Return the carried value: the new one while the loop runs, or else the old one."""
         if new is old:
             return new
         return called(self._module, CHOICE, (active, new, old), value_of(new))
@@ -252,7 +251,6 @@ def _replace(node: Node, results: Any) -> None:
 
 
 def _clean(module: GraphModule) -> None:
-    """Remove what nothing reads after operators of control flow were replaced."""
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.graph.lint()
@@ -281,7 +279,6 @@ def _listed(results: Any) -> list[Any]:
 
 
 def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
-    """Return the results of a graph for inputs of which some are unknown."""
     return _listed(Run(graph, functools.partial(_known_step, graph)).run(*given))
 
 

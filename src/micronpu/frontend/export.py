@@ -353,14 +353,12 @@ def as_exported(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _attributes_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
-    """Return the lists, dictionaries and attributes that a model holds outside torch's modules: path, value, copy."""
     parts = [of for of in reached(list(model.named_modules())) if type(of[1]).__module__.split(".")[0] != "torch"]
     every = [(path, part if isinstance(part, (list, dict)) else getattr(part, "__dict__", {})) for path, part in parts]
     return [(path, held, held.copy()) for path, held in every]
 
 
 def _undone(attributes: Sequence[tuple[str, Any, Any]]) -> list[str]:
-    """Restore attributes as they were, in place; return the paths of those that differed."""
     changed = []
     for path, held, kept in attributes:
         now, then = (dict(enumerate(of)) if isinstance(of, list) else of for of in (held, kept))

@@ -157,7 +157,6 @@ def without_taken_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def _names(used: Iterable[str]) -> dict[str, str]:
-    """Return an unused name for each conflicting one."""
     used = set(used)
     new: dict[str, str] = {}
     for name in sorted(used & taken_names()):

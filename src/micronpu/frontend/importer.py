@@ -363,7 +363,6 @@ class Importer:
         return self.builder.emit(Requantize(edge.dtype), x, qparams=edge.qparams, origin=origin_of(node))
 
     def _compute(self, source: Node, edge: Edge, reader: Node) -> Tensor:
-        """Import the operators for the float that ``reader`` quantizes."""
         if source in self.values:  # quantized again, with other parameters
             return self._with_qparams(self.values[source], edge, reader)
         if is_getitem(source) and source.args[1] != 0:
@@ -388,11 +387,7 @@ class Importer:
         return qparams
 
     def _edge(self, node: Node, *, shifts: bool = False) -> Edge:
-        """Return the parameters of a quantize or dequantize node.
-
-        Args:
-            shifts: it is one of the two nodes that convert between uint8 and int8.
-        """
+        """Return the parameters of a quantize or dequantize node."""
         edge = self.view.edge(node)
         if edge is None:
             raise UnsupportedError(f"The quantization parameters of `{node.name}` are computed at run time.")

@@ -174,7 +174,6 @@ def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:
 
 
 def _requantized(x: Node, given: Any, wanted: Any) -> Node:
-    """Add a dequantize and a quantize of integers, where the graph inserts."""
     real = add_dequantize(x, stored_as(given))
     with x.graph.inserting_after(real):
         return add_quantize(real, stored_as(wanted))
@@ -235,11 +234,7 @@ def _known(edge: Edge, what: str) -> Edge:
 
 
 def _with_qparams(state: State, edge: Edge, value: Node) -> State:
-    """Return a state as integers.
-
-    Raises:
-        ModelError: its initial value is outside of the range.
-    """
+    """Return a state as integers; raise `ModelError` if its initial value is outside of the range."""
     scale, (_, zero, low, high, dtype) = edge.qparams.scale[0], edge
     steps_of = torch.round(state.initial.double() / scale) + zero
     if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):

@@ -179,7 +179,6 @@ def counts_of(module: GraphModule) -> list[Count]:
 
 
 def _sizes(module: GraphModule, bounds: Mapping[Node, _Bounds]) -> dict[Node, int]:
-    """Return inputs and states that select rows, with the number of rows."""
     found: dict[Node, int] = {}
     for node in module.graph.nodes:
         for index, size in indexed(node):

@@ -344,11 +344,7 @@ def axes_in_memory(value: torch.Tensor) -> tuple[int, ...]:
 
 
 def _is_kept_channels_last(node: Node) -> bool:
-    """Return `is_channels_last` for a value that keeps its order.
-
-    Raises:
-        UnsupportedError: it has another order, which a payload cannot express.
-    """
+    """Return `is_channels_last` for a value that keeps its order; raise if a payload cannot express it."""
     value = value_of(node)
     if not isinstance(value, torch.Tensor):
         return False

@@ -277,7 +277,6 @@ class Decisions:
 
 
 def _decide(policy: Policy, unit: Unit) -> Decision:
-    """Apply the policy to all nodes of a unit."""
     decision = Decision(unit)
     decision.reasons += [r for n in (*unit.body, *unit.quantizes) if (r := policy.exclude(n)) is not None]
     if decision.reasons:

@@ -323,7 +323,6 @@ class _Builder:
         return self._core(target, list(args), dict(kwargs))
 
     def _in_parts(self, target: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Append the decomposition of an operator."""
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         graph, constants = decomposed(target, *tree_map(_example, (args, kwargs)))
 
@@ -334,7 +333,6 @@ class _Builder:
         return _walked(graph, tensors, lambda path: self._constant(constants[path]), call)
 
     def _core(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Append an operator that is not decomposed."""
         schema = schema_of(target)
         if only_checks(target):
             return None
@@ -364,7 +362,6 @@ class _Builder:
         return self._called(target, args, kwargs)
 
     def _called(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Append a step that calls the kernel of an operator."""
         signature = kernel_of(target)
         schema = schema_of(target)
         if signature is None:

@@ -94,8 +94,6 @@ def _neighbours(tensors: Sequence[Lifetime]) -> list[list[int]]:
 
 
 def _best_fixed(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], bound: int) -> Placement:
-    """Return the best placement of a few fixed orders."""
-
     def length(i: int) -> int:
         return tensors[i].last - tensors[i].first + 1
 

@@ -29,7 +29,6 @@ def coarse_notes(graphs: Sequence[Graph]) -> tuple[str, ...]:
 
 
 def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """Return notes about layers with one scale for channels of very different size."""
     names = [
         node.origin.nodes[0]
         for graph in graphs
@@ -66,7 +65,6 @@ def _part_of_small_channels(node: Node) -> float:
 
 
 def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """Return notes about rows that are too long for the fixed scale of their softmax."""
     long = [
         (node.origin.nodes[-1] if node.origin.nodes else node.output.name, node.output.shape[-1])
         for graph in graphs

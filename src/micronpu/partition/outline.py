@@ -107,7 +107,6 @@ def boundary(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor
 
 
 def _zeros(node: Node, channels_last: bool, device: str = "cpu") -> torch.Tensor:
-    """Return integers of the type of a partition's input or output."""
     shape, dtype = static_shape(node), torch.int32 if is_index(node) else integer_type(node)
     assert shape is not None
     layout = torch.channels_last if channels_last else torch.contiguous_format

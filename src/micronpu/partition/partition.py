@@ -194,7 +194,6 @@ class Partitioning(Shown):
         return self.report.__rich__()
 
     def _repr_html_(self) -> str:
-        """Return the report's page for a notebook."""
         return self.report._repr_html_()
 
 

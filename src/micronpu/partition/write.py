@@ -281,11 +281,7 @@ class _Writer:
         return pte.tensor(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
 
     def _operand(self, value: Any, kind: Any) -> int:
-        """Return the index of a kernel's operand.
-
-        Args:
-            kind: its type in the schema; None to derive it from the value.
-        """
+        """Return the index of a kernel's operand."""
         if isinstance(value, Tensor):
             return self._place(value)
         if isinstance(kind, torch.OptionalType):
@@ -326,7 +322,6 @@ class _Writer:
     # ---------------------------------------------------------------- steps
 
     def _touch(self, *tensors: Tensor) -> None:
-        """Record that a step reads or writes tensors."""
         for tensor in tensors:
             self._frame.touch(tensor, self._now)
 

@@ -110,7 +110,6 @@ class FoldPads(NodePass):
             walk.changed = True
 
     def _fold(self, node: Node, walk: Walk) -> bool:
-        """Fold one pad into the node; there may be several in a row."""
         before, order = walk.producer.get(node.inputs[0]), None
         if before is not None and isinstance(before.op, Transpose):
             order = before.op.permutation

@@ -251,7 +251,6 @@ class Pipeline:
         raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
 
     def _step(self, step: Pass, graph: Graph) -> bool:
-        """Run one pass; check its result if the pass is user-defined or everything is checked."""
         if step in LITERT_PASSES:
             with timing.part(f"pass {step.name}"):
                 changed = step.run(graph)

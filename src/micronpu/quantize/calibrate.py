@@ -331,7 +331,6 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
 
 
 def _converted(prepared: GraphModule) -> GraphModule:
-    """Return the module with quantize and dequantize instead of observers."""
     if post_training.is_prepared(prepared):
         return post_training.converted(prepared)
     from micronpu.quantize.pt2e import convert_pt2e, forget_repairs

@@ -189,7 +189,6 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
 
 
 def _tensor(where: str, value: Any) -> torch.Tensor:
-    """Return a user's value as a dense tensor on the CPU."""
     tensor = from_numpy(value)
     if not isinstance(tensor, torch.Tensor):
         kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

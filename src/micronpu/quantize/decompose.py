@@ -94,13 +94,7 @@ def _walk(
     early: bool = False,
     only: Collection[str] = (),
 ) -> bool:
-    """Traverse the program once.
-
-    Args:
-        clamps: overloads that are moved before a concatenation.
-        early: apply early decompositions instead of the others.
-        only: overloads; default: all.
-    """
+    """Traverse the program once."""
     changed = False
     shared: dict[tuple[Any, ...], Node] = {}
     pending = deque(model.graph.nodes)

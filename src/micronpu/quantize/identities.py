@@ -174,7 +174,6 @@ def _axis_of_largest(x: Any) -> int | None:
 
 
 def _is_same(a: Any, b: Any, depth: int = EQUAL_DEPTH) -> bool:
-    """Return True if two values are one, or the same operators of the same values."""
     if not isinstance(a, Node) or not isinstance(b, Node):
         return type(a) is type(b) and bool(a == b)
     if a is b or not depth or a.op != "call_function" or a.target is not b.target or a.kwargs or b.kwargs:
@@ -369,7 +368,6 @@ class _Functions:
         return bool(found)
 
     def _members(self, end: Node) -> list[Node]:
-        """Return the operators from the tensor to a member, in the order of the program."""
         read = self.sources
         return sorted(reachable([end], lambda n: [x for x in n.all_input_nodes if x is not read[n] and x in read]))
 
@@ -423,7 +421,6 @@ def has_magnitudes(model: GraphModule) -> bool:
 
 
 def _pair(node: Node) -> tuple[Any, Any] | None:
-    """Return the two values whose magnitude a node computes, or None."""
     name = overload_name(node)
     if not name or not is_float32(node):
         return None

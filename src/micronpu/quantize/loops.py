@@ -216,7 +216,6 @@ def _behind(module: GraphModule, node: Node) -> Observer | None:
 
 
 def _exchange(module: GraphModule, old: Observer | None, new: Observer) -> None:
-    """Replace an observer by another, at all its places."""
     for name, found in list(module.named_modules(remove_duplicate=False)):
         if found is old and old is not new:
             module.set_submodule(name, new)

@@ -166,7 +166,6 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def _squares_of(node: Node) -> Node | None:
-    """Return the squares whose mean or sum a node is, or None."""
     if overload_name(node) not in ROW_SUMS or not isinstance(node.args[0], Node):
         return None
     return node.args[0] if power_of(node.args[0]) == 2 else None
@@ -383,7 +382,6 @@ def _loses(
 
 
 def _range(values: Sequence[torch.Tensor]) -> float:
-    """Width of the range of some values and zero."""
     every = torch.cat([value.flatten() for value in values])
     return float(every.max().clamp(min=0) - every.min().clamp(max=0))
 

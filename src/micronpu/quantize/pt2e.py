@@ -241,7 +241,6 @@ def keep_float_program(model: GraphModule) -> None:
 
 
 def _is_written(node: Node) -> bool:
-    """Return whether the program writes into an input."""
     return any(
         isinstance(user.target, OpOverload) and schema_of(user.target).is_mutable and user.args[:1] == (node,)
         for user in node.users

@@ -271,7 +271,6 @@ def _check_finite(model: GraphModule) -> None:
 
 
 def _check_ranges(model: GraphModule) -> None:
-    """Check that training has set the range of every tensor."""
     if any(map(_is_empty, _activations(model))):
         raise ModelError(
             "Training has not run the module once, so that no range of its tensors is known.",
@@ -512,7 +511,6 @@ def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], Qua
 
 
 def _counts_batches(model: GraphModule, node: Node) -> bool:
-    """Return True if an operator writes into the counter of a batch norm."""
     overload = aten_overload(node)
     if overload is None or node.users or not schema_of(overload).is_mutable:
         return False

@@ -86,7 +86,6 @@ def fit_ranges(
 
 
 def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence[SharedRange]) -> None:
-    """Add the errors of samples to places."""
     if not places:
         return
     generator = torch.Generator().manual_seed(0)

@@ -427,7 +427,6 @@ def _apply(model: GraphModule, pair: _Pair) -> float:
 
 
 def _multiply(model: GraphModule, node: Any, factor: torch.Tensor, axis: int) -> None:
-    """Multiply a constant by factors along an axis."""
     value = attribute(model, node)
     if value is None:
         return

@@ -278,7 +278,6 @@ def _constant(number: int, search: _Search) -> ReportWarning | None:
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    """Return the finite elements, and 0."""
     return torch.cat([values.new_zeros(1), values[values.isfinite()]])
 
 
@@ -303,7 +302,6 @@ class _Search:
         self._alone: dict[RoundedLayer, list[float]] = {}
 
     def _place_of(self, call: int) -> int:
-        """Return the index of the recording of a call."""
         return bisect(self._starts, call) - 1
 
     def name_of(self, call: int) -> str:
@@ -385,11 +383,9 @@ class _Search:
     # ---------------------------------------------------------------- values and states
 
     def _outputs(self, call: int) -> list[torch.Tensor]:
-        """Return the exact outputs of a call."""
         return self._dequantized.outputs(self._values(call))
 
     def _values(self, call: int) -> Values:
-        """Return all values of a call, after the previous calls of its recording."""
         if call in self._known:
             return self._known[call]
         states = self._dequantized.initial
@@ -455,7 +451,6 @@ class _Search:
         return ratio, (max(low, limits[0]), min(high, limits[1]))
 
     def _measure(self) -> None:
-        """Measure each layer alone."""
         if self._owns:
             return
         powers = {layer: (0.0, 0.0) for layer in self._dequantized.layers if not layer.moves}
@@ -475,7 +470,6 @@ class _Search:
         return noise(self._dequantized.outputs(found), self._outputs(call))[place][1]
 
     def _noise_of(self, layer: RoundedLayer) -> list[float]:
-        """Return the noise of all outputs if only one layer is rounded."""
         if layer not in self._alone:
             found = [
                 noise(

@@ -175,7 +175,6 @@ def _decides_alone(trial: Trial, plain: list[list[Row]], results: list[list[Row]
 
 
 def _powers(results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> Array:
-    """Return signal and noise, [samples, outputs, 2]."""
     powers = [
         np.sum([noise(float_leaves(y), float_leaves(x)) for y, x in zip(*own, strict=True)], 0)
         for own in zip(results, exact, strict=True)
@@ -380,11 +379,7 @@ def _limited(limits: Limits) -> Iterator[None]:
 
 
 def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
-    """Return the metric of the float and of the quantized model.
-
-    Raises:
-        ModelError: the metric raises, returns NaN, is not reproducible, or labels do not fit it.
-    """
+    """Return the metric of the float and of the quantized model."""
     one = metric.is_builtin
     outputs, exact = _arrays(found, one), _arrays(wanted, one)
     inputs = tuple(joined([row[i] for row in trial.rows_of_all]) for i in range(len(trial.rows[0])))
@@ -561,7 +556,6 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
 
 
 def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> str:
-    """Return a text such as "channels 0, 1 of `conv2d`, `linear`"."""
     channels: dict[str, list[str]] = {}
     for number in numbers:
         name, channel = names[number]

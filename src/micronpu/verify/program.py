@@ -280,7 +280,6 @@ def _floats(integer_io: IntegerIO | None, results: Sequence[Any]) -> Tensors:
 
 
 def _edges(module: GraphModule) -> list[Edge | None]:
-    """Return the qparams of each result, None for a float that the core computes."""
     view = ProgramView(module)
     output = module.graph.output_node()
     found: list[Edge | None] = []

@@ -144,7 +144,6 @@ def _products_on_core(report: DelegationReport) -> tuple[ReportWarning, ...]:
 
 
 def _place_of_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return the place of an operator, as fields of a warning."""
     where, kind = verdict.origin, verdict.operator.split(".")[0]
     return {"node": verdict.node, "operator": kind, "module": where.module, "source": where.source}
 
@@ -180,7 +179,6 @@ def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | No
 
 
 def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """Return smallest and largest value of tensors."""
     ends = [float(end) for value in values if value.numel() for end in value.detach().aminmax()] or [0.0]
     return min(ends), max(ends)
 
