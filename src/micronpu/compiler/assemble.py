@@ -437,11 +437,7 @@ def _steps(graph: Graph) -> tuple[str, ...]:
 
 
 def _lives(graph: Graph, steps: Sequence[str]) -> tuple[list[str], list[Lifetime]]:
-    """Return the producer of each tensor of a graph, and its lifetime.
-
-    Args:
-        steps: names of the graph's nodes.
-    """
+    """Return the producer of each tensor of a graph, by the names of its nodes, and its lifetime."""
     last_step = max(len(graph.nodes) - 1, 0)
     labels = {t: f"input {i}" for i, t in enumerate(graph.inputs)}
     used: dict[Tensor, list[int]] = {t: [0] for t in graph.inputs}

@@ -129,11 +129,7 @@ class CompileRequest:
 
 
 def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
-    """Return the basis of a finished program.
-
-    Args:
-        digests: of each method by its name; "" for the only one.
-    """
+    """Return the basis of a finished program from the digests of each method; the name of the only one is ""."""
     model: dict[str, str] = {}
     data: dict[str, str] = {}
     for method, own in digests.items():

@@ -170,11 +170,7 @@ def _report(
     graphs: Sequence[Graph],
     loops: _Loops,
 ) -> DelegationReport:
-    """Return the verdicts with operations, costs, time and notes of the compiled partitions.
-
-    Args:
-        graphs: graphs of the core's int8 parts.
-    """
+    """Return the verdicts with operations, costs, time and notes of compiled partitions and of the core's graphs."""
     beside = device.beside
     called = [*compiled, *(part for step, count in loops for part in step.partitions * count)]
     latency = device.latency(called)
@@ -214,12 +210,7 @@ def _report(
 def _missing_figures(
     device: Device, parts: Sequence[CompiledPartition], graphs: Sequence[Graph], report: DelegationReport
 ) -> dict[str, str]:
-    """Return figures that the report cannot give, with the reason, a clause each.
-
-    Args:
-        graphs: graphs of the core's int8 parts.
-        report: of the partitioning.
-    """
+    """Return figures that the report of a partitioning cannot give, with the reason, a clause each."""
     missing = {}
     if parts and (why := device.no_latency()):
         missing["time of the NPU"] = why

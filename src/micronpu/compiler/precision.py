@@ -85,11 +85,7 @@ class Chosen:
 
 
 def allowed_by(how: Quantization, device: Device, compiled: Compiled) -> Allowed | None:
-    """Return limits of a search for a user's request; None if the user has decided everything.
-
-    Args:
-        compiled: receives what is compiled for a price.
-    """
+    """Return limits of a search, which keeps what it compiles; None if the user has decided everything."""
     if not how.is_auto or how.slowdown is None:
         return None
     own = {} if how.settings is None else read_quantization(how.settings)
@@ -213,11 +209,7 @@ class Search:
         return Chosen(best.modules, frontier, best.results or {})
 
     def explored(self, start: Tried) -> list[Tried]:
-        """Return programs at several prices, the first one first.
-
-        Args:
-            start: with its price.
-        """
+        """Return programs at several prices, the first one, whose price is known, first."""
         most, everything = self.allowed.slowdown * start.cycles, self.allowed.everything
         first = self.corrected(start, PROJECTIONS)
         tried = [start] if first.settings == start.settings else [start, first]
@@ -249,11 +241,7 @@ class Search:
         return self.priced(wide)
 
     def rated(self, activations: str, modules: Modules, settings: Settings, results: Results | None = None) -> Tried:
-        """Return quantized methods with their distance from float.
-
-        Args:
-            results: for the recordings of the trials; None to run them.
-        """
+        """Return quantized methods with their distance from float; they are run unless their results are known."""
         if results is None:
             results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
         plain, alone = results, {name: replace(trial, others=None) for name, trial in self.trials.items()}

@@ -92,11 +92,7 @@ def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
 
 
 def rows_in_order(data: Any, names: Iterable[str]) -> Any:
-    """Return calibration data with inputs by name put in the order of the inputs; other data unchanged.
-
-    Raises:
-        ModelError: a call has other names.
-    """
+    """Return calibration data with inputs by name in the order of the inputs, other data unchanged; check all names."""
     names = tuple(names)
 
     def row(value: Any) -> Any:

@@ -150,11 +150,7 @@ def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
 
 
 def ranges_of(module: GraphModule) -> dict[int, int]:
-    """Return inputs that select rows, by index, with the number of rows.
-
-    Args:
-        module: with its states as its last inputs.
-    """
+    """Return inputs that select rows, by index, with the number of rows; states are the last inputs."""
     own = {state.node for state in states_of(module).values}
     inputs = module.graph.find_nodes(op="placeholder")
     sizes = _sizes(module, _all_bounds(module))
@@ -162,11 +158,7 @@ def ranges_of(module: GraphModule) -> dict[int, int]:
 
 
 def counts_of(module: GraphModule) -> list[Count]:
-    """Return the states that select rows: positions that the model counts itself.
-
-    Args:
-        module: with its states as its last inputs and outputs.
-    """
+    """Return the states, which are inputs and outputs, that select rows: positions that the model counts itself."""
     bounds, found = _all_bounds(module), list[Count]()
     sizes = _sizes(module, bounds)
     for number, (state, own, new) in enumerate(state_ends(module)):

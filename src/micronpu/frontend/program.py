@@ -402,11 +402,7 @@ class Edge(NamedTuple):
 
     @classmethod
     def of(cls, node: Node, constant: Callable[[Any], torch.Tensor | None] = lambda node: None) -> Edge | None:
-        """Return those of a node; None if they are computed, or if it is another node.
-
-        Args:
-            constant: returns the value of an argument that is a node, or None.
-        """
+        """Return those of a node, whose arguments may be constants; None if they are computed, or of another node."""
         if not is_conversion(node):
             return None
         given = arguments(node)

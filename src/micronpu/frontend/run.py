@@ -53,11 +53,7 @@ _NOTHING: Mapping[Node, Any] = MappingProxyType({})
 
 
 def step_of(module: GraphModule, node: Node, function: Callable[..., Any] | None = None) -> Step:
-    """Return the function that computes a node, which is no input, from the values of its operands.
-
-    Args:
-        function: called instead of the node's own, with the same arguments.
-    """
+    """Return the function that computes a node, which is no input: by ``function`` if given, or else by its own."""
     # Partial functions, as the cells of a closure per node make Python's garbage collector slow.
     if node.op == "get_attr":
         return functools.partial(_attribute, module, node)

@@ -334,11 +334,7 @@ def written(module: GraphModule) -> dict[str, None]:
 
 
 def _drop_copies(graph: Graph) -> dict[Node, Node]:
-    """Replace copies of integers over others of their shape by their source; copies of floats are decomposed later.
-
-    Returns:
-        The removed nodes, with their replacements.
-    """
+    """Replace copies of integers over others of their shape, and return replacements; floats are decomposed later."""
     dropped: dict[Node, Node] = {}
     for node in list(graph.nodes):
         if overload_name(node) == facts.COPY and isinstance(node.args[1], Node):

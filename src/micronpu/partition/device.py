@@ -237,11 +237,7 @@ class Device(ABC):
 
     @abstractmethod
     def plan(self, partition: Partition) -> object:
-        """Return the compiler's plan for a partition, which `compile` writes; the partition's graph is not changed.
-
-        Raises:
-            RefusedPartitionError: the compiler refuses it.
-        """
+        """Return the compiler's plan for a partition, whose graph stays, or raise `RefusedPartitionError`."""
 
     def probe(self, partition: Partition) -> None:
         """Check that there is a plan for a partition, whose weights need not be the real ones; no files are written.
@@ -253,11 +249,7 @@ class Device(ABC):
 
     @abstractmethod
     def compile(self, partition: Partition) -> CompiledPartition:
-        """Write the payload of a partition by its plan, or by a new one.
-
-        Raises:
-            RefusedPartitionError: there is no plan yet, and the compiler refuses it.
-        """
+        """Write the payload of a partition by its plan, or by a new one, which the compiler may refuse."""
 
     @abstractmethod
     def compile_program(self, graph: Graph) -> CompiledPartition:
@@ -314,11 +306,7 @@ class Device(ABC):
                 partitioning = decisions.partitioning()
 
     def improve(self, partitioning: Partitioning, progress: Callable[[float], None]) -> None:
-        """Improve the plans of settled partitions if the options request it.
-
-        Args:
-            progress: called with the finished fraction, 0 to 1.
-        """
+        """Improve the plans of settled partitions if the options request it, and show the finished fraction."""
         return
 
     @abstractmethod
@@ -377,20 +365,12 @@ class Intermediates:
         self._name = name
 
     def write(self, file: str, make: Callable[[], str | bytes]) -> None:
-        """Write a file into the partition's folder.
-
-        Raises:
-            FileError: it cannot be written.
-        """
+        """Write a file into the partition's folder."""
         if self._folder is not None:
             _write(self._folder / self._name / file, make())
 
     def write_passes(self, graph: Graph, pipeline: Pipeline) -> None:
-        """Write a graph before the passes, and after each pass that changed something.
-
-        Raises:
-            FileError: a file cannot be written.
-        """
+        """Write a graph before the passes, and after each pass that changed something."""
         if self._folder is None:
             return
         self.write("graph_before.txt", lambda: f"{graph}\n")

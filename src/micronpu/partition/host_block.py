@@ -154,11 +154,7 @@ class _Shapes:
         return found
 
     def computed(self, node: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a function on tensors without data.
-
-        Args:
-            node: of the core part.
-        """
+        """Return the result of a function of a node of the core part on tensors without data."""
         try:
             return self._once(function, *args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:

@@ -83,11 +83,7 @@ def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
 def pattern_notes(
     device: Device, partitions: Sequence[Partition], parts: Sequence[CompiledPartition]
 ) -> tuple[str, ...]:
-    """Return a note about 2:4 sparse weights, or nothing.
-
-    Args:
-        parts: the compiled partitions, in the same order.
-    """
+    """Return a note about 2:4 sparse weights of partitions and their compiled parts, or nothing."""
     names: list[str] = []
     read: set[str] = set()
     for partition, part in zip(partitions, parts, strict=True):

@@ -87,11 +87,7 @@ PHASES = (
 
 
 def _installed(name: str) -> Pass:
-    """Return a new pass of an installed package, by the name of its entry point.
-
-    Raises:
-        OptionError: there is none, or it cannot be loaded.
-    """
+    """Return a new pass of an installed package, by the name of its entry point; else raise `OptionError`."""
     point = extensions(PASSES).get(name)
     if point is None:
         known = ", ".join(extensions(PASSES)) or "none is installed"

@@ -104,11 +104,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
 
 def run_call(number: int, step: Callable[[], Any]) -> Any:
-    """Run a call of calibration, and return its result.
-
-    Raises:
-        ModelError: the model cannot compute it.
-    """
+    """Return the result of a call of calibration; raise `ModelError` if the model cannot compute it."""
     try:
         return step()
     except MicroNpuError:
@@ -279,11 +275,7 @@ def _end(prepared: GraphModule) -> None:
 def observed(
     modules: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]], quantizers: Mapping[str, Any]
 ) -> dict[str, GraphModule]:
-    """Return the float modules with empty observers, which methods share where they compute the same.
-
-    Args:
-        sequences: calibration data, which decide where norms need int16.
-    """
+    """Return the float modules with empty observers, which methods share where they compute the same."""
     from micronpu.quantize.decompose import write_out
 
     made = {}

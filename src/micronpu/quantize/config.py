@@ -48,11 +48,7 @@ _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
 
 def check_activations(value: Any, name: str = "activations") -> Activations:
-    """Check a dtype of activations.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Return a dtype of activations; raise `OptionError` if it is invalid."""
     known = get_args(Activations)
     if isinstance(value, str) and value in known:
         return value  # type: ignore[return-value]
@@ -64,11 +60,7 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
 
 
 def check_io(value: Any, name: str = "io") -> IOType:
-    """Check a dtype of a program's inputs and outputs.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Return a dtype of a program's inputs and outputs; raise `OptionError` if it is invalid."""
     known = get_args(IOType)
     if isinstance(value, str) and value in known:
         return value  # type: ignore[return-value]
@@ -490,11 +482,7 @@ class QuantizationSettings:
         return self.default
 
     def check(self, model: GraphModule) -> None:
-        """Refuse a name that matches nothing in the model.
-
-        Raises:
-            OptionError: with the closest names.
-        """
+        """Raise `OptionError` with the closest names for one that matches nothing in the model."""
         if not (self.nodes or self.names or self.types or self.operators):
             return
         nodes = [n for n in model.graph.nodes if is_compute(n)]
@@ -545,11 +533,7 @@ def operator_key(operator: Any) -> str:
 
 
 def type_key(kind: Any) -> str:
-    """Return the qualified name of a module class, from the class or its name.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Return the qualified name of a module class, from the class or its name; else raise `OptionError`."""
     if isinstance(kind, str) and kind:
         return kind
     if is_class(kind, nn.Module):

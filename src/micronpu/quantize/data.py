@@ -126,11 +126,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
 
 
 def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
-    """The items of a user's data.
-
-    Raises:
-        ModelError: the user's code fails, or a generator does not end.
-    """
+    """Yield the items of a user's data; raise `ModelError` if the user's code fails, or a generator does not end."""
     number = 0
     try:
         for item in data:
@@ -401,11 +397,7 @@ class Trial:
 
 
 def check_held_out(wanted: Any) -> None:
-    """Refuse an invalid number of samples; None is accepted.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Raise `OptionError` for an invalid number of samples; None is accepted."""
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
         raise OptionError(
             f"`held_out` is {described(wanted)}; it is a number of calibration rows.", hint="held_out=8, or 0"
@@ -563,11 +555,7 @@ def _calls_of(
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
-    """Return the labels of each recording, from an array or list for each, or from one label for each call.
-
-    Raises:
-        ModelError: there are more or fewer.
-    """
+    """Return the labels of each recording, from an array or list for each, or from one label for each call."""
     lengths = [len(recording) for recording in recordings]
     if isinstance(given, list | tuple) and all(hasattr(own, "__len__") for own in given) and max(lengths) > 1:
         found = [np.asarray(own) for own in given]

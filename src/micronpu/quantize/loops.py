@@ -99,11 +99,7 @@ def unobserved(*modules: GraphModule) -> Iterator[None]:
 
 
 def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tuple[GraphModule, list[Node]]:
-    """Return an empty graph of a step with its inputs; its output must still be set.
-
-    Args:
-        x: of one step; like ``states`` a fake tensor of ``mode``.
-    """
+    """Return an empty graph of a step with its inputs, fake tensors of ``mode``; its output must still be set."""
     graph = Graph()
     nodes = []
     for name, value in (("x", x), *((f"state_{i}", s) for i, s in enumerate(states))):
@@ -152,11 +148,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
 
 
 def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphModule]) -> None:
-    """Quantize the step of each loop of a calibrated module.
-
-    Args:
-        convert: `convert_pt2e`.
-    """
+    """Quantize the step of each loop of a calibrated module with a function such as `convert_pt2e`."""
     for _, loop in loops_of(prepared):
         if loop.prepared is None:
             continue

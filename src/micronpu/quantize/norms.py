@@ -391,11 +391,7 @@ def _rounded(value: torch.Tensor, step: float) -> torch.Tensor:
 
 
 def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.Tensor, steps: int = 0) -> torch.Tensor:
-    """Return the result of the operators for an input, in float64.
-
-    Args:
-        steps: number of LSBs in the symmetric range of each constant; 0 for exact constants.
-    """
+    """Return the result of the operators for an input in float64; constants are rounded to ``steps`` LSBs, if any."""
 
     def wide(node: Node, found: Any, _: object) -> Any:
         if node.op != "get_attr":

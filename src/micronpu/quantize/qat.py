@@ -103,11 +103,7 @@ _WITHIN = ("max_pool", "avg_pool", "adaptive_avg_pool", "mean", "amax", "amin", 
 
 
 def share_ranges(places: dict[Any, Any]) -> None:
-    """Make tensors that share qparams share their range as well, in place.
-
-    Args:
-        places: fake quantization per node or per (operand, reader) edge, as in torchao's preparation.
-    """
+    """Make places, nodes or (operand, reader) edges, that share qparams share their range as well, in place."""
     values = {place: place[0] if isinstance(place, tuple) else place for place in places}
     groups: dict[int, set[Node]] = {}
     for place, module in places.items():

@@ -185,11 +185,7 @@ _FAST: dict[Any, Callable[..., Any]] = {
 
 
 def float_values(prepared: GraphModule, row: Row, *, gradients: bool = False) -> dict[str, Any]:
-    """Return every value of a prepared module for a sample, by the name of its node, without its observers.
-
-    Args:
-        gradients: keep what `backward` needs.
-    """
+    """Return every value of a prepared module for a sample, without observers; with ``gradients`` for `backward`."""
     step = functools.partial(unobserved_step, prepared, lambda node: observer_of(prepared, node) is not None)
     values = Run(prepared, step, wanted=prepared.graph.nodes).values({}, *row, behind=_followed if gradients else None)
     return {node.name: value for node, value in values.items()}
@@ -273,11 +269,7 @@ class _Runner:
         self._batched: bool | None = None  # not known yet
 
     def calls(self, recordings: Sequence[Sequence[Row]]) -> Iterator[list[Row]]:
-        """Yield the results of each call, of the recordings that have as many, in the same order.
-
-        Args:
-            recordings: the longest first.
-        """
+        """Yield the results of each call of the recordings, the longest first, that have as many, in the same order."""
         states = [self._states.initial for _ in recordings]
         for call in range(len(recordings[0])):
             rows = [(*own[call], *state) for own, state in zip(recordings, states, strict=True) if call < len(own)]
@@ -372,11 +364,7 @@ class DequantizedReference:
         self._own = Run(module, own, wanted=self._by_quantize, known=once)
 
     def exact(self, row: Row, but: Mapping[Node, Rounding] = _NOTHING) -> Values:
-        """Return every value for a sample.
-
-        Args:
-            but: quantize nodes that do round floats, each with the function for that.
-        """
+        """Return every value for a sample; quantize nodes in ``but`` do round floats, each with its function."""
 
         def changed(node: Node, value: Any, _: object) -> Any:
             return but[node](value) if node in but and value.is_floating_point() else value

@@ -61,11 +61,7 @@ class FixedQParamsQuantizationSpec:
 
 @dataclass(frozen=True)
 class SharedQuantizationSpec:
-    """Qparams of another tensor.
-
-    Attributes:
-        edge_or_node: a node or value, or a pair of one that is read and its reader.
-    """
+    """Qparams of another tensor: that of a node or value, or of a pair of one that is read and its reader."""
 
     edge_or_node: Any
 

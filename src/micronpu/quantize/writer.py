@@ -313,11 +313,7 @@ def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphM
 
 
 def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
-    """Check that all names are rewrites of the float program, and return them.
-
-    Raises:
-        OptionError: one of them is not, or a single string is given.
-    """
+    """Return names, all of which must be rewrites of the float program; raise `OptionError` otherwise."""
     if isinstance(disabled, str):
         raise OptionError(
             f"The rewrites to leave out are {disabled!r}; they are a list of names.", hint=f"[{disabled!r}]"

@@ -242,11 +242,7 @@ def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Se
 def compared(
     results: Sequence[Sequence[Row]], trial: Trial, sources: Sequence[ElementSources | None] = ()
 ) -> ProgramAccuracy | None:
-    """Return the accuracy of results for all samples; None if there is nothing to compare.
-
-    Args:
-        sources: of the elements of each output, see `sources_of`.
-    """
+    """Return the accuracy of results for all samples; None if there is nothing to compare."""
     found, wanted = (list(itertools.chain.from_iterable(of)) for of in (results, trial.exact))
     lengths = [len(recording) for recording in trial.recordings]
     outputs = []

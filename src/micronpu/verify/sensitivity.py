@@ -274,11 +274,7 @@ class Sensitivity:
 
 
 def exported_name(node: Node, names: Collection[str]) -> str:
-    """Return the operator of the exported program that a node was made of; "" if unknown.
-
-    Args:
-        names: the operators of the exported program.
-    """
+    """Return the one of these operators of the exported program that a node was made of; "" if unknown."""
     found = (node.name, *(str(source.name) for source in node_sources(node)))
     return next((name for name in found if name in names), "")
 
