@@ -23,19 +23,10 @@ from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.candidates import Allowed
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import chosen
+from micronpu.frontend import facts
 from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative
-from micronpu.frontend.facts import (
-    BOTH_BRANCHES,
-    CONVERTED,
-    FILE_FACTS,
-    LEFT_OUT,
-    LOOPS_ALLOWED,
-    NOT_COMPARED,
-    NOT_NEGATIVE,
-    WRITTEN_OUT,
-)
 from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, keep_qparams, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import quantizes_of
@@ -124,7 +115,7 @@ class Quantized:
     @classmethod
     def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer, alone: bool) -> Quantized:
         """Return a model before quantization, with its data; in data `alone`, no other method is called."""
-        file = FILE_FACTS.of(given.module)
+        file = facts.FILE_FACTS.of(given.module)
         notes, digests = (*_import_notes(given.module), *file.lines()), Digests(of_model(given))
         if data is None:
             rows = (given.examples,)
@@ -174,14 +165,14 @@ def _only_read(given: Exported) -> list[str]:
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:
     """Return notes of the report on converted dtypes, branches and loops."""
-    converted = " and ".join(CONVERTED.of(module))
+    converted = " and ".join(facts.CONVERTED.of(module))
     both = "both branches are computed and one result chosen, as no NPU branches; both cost cycles."
     notes = [f"The model's {converted} is computed as float32, also its inputs and outputs."] if converted else []
-    if reason := NOT_COMPARED.of(module):
+    if reason := facts.NOT_COMPARED.of(module):
         notes.append(f"The module is not compared with the file's own runtime, which cannot run the file. {reason}")
-    notes += [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
-    notes += [f"{what} The other branch is always computed." for what in LEFT_OUT.of(module)]
-    for name, steps, ends_early in WRITTEN_OUT.of(module):
+    notes += [f"`{name}`: {both}" for name in facts.BOTH_BRANCHES.of(module)]
+    notes += [f"{what} The other branch is always computed." for what in facts.LEFT_OUT.of(module)]
+    for name, steps, ends_early in facts.WRITTEN_OUT.of(module):
         text = f"`{name}`: its {steps} steps are written out, as no NPU loops; each costs cycles and commands"
         notes.append(f"{text}, also those behind the end that data decide." if ends_early else f"{text}.")
     return tuple(notes)
@@ -258,9 +249,9 @@ def quantized_methods(
             modules = {name: _trained(own, quantizers[name], train) for name, own in given.items()}
     else:
         for name, own in given.items():
-            LOOPS_ALLOWED.say(own.module, True)
+            facts.LOOPS_ALLOWED.say(own.module, True)
             rows = [row for calls in data[name].sequences for row in calls]
-            NOT_NEGATIVE.say(own.module, inputs_not_negative(own, rows))
+            facts.NOT_NEGATIVE.say(own.module, inputs_not_negative(own, rows))
         modules, made = _calibrated(given, made, sequences, quantizers, clock, allowed)
     return {name: one.quantized(modules[name], quantizers[name]) for name, one in made.items()}
 

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
+from micronpu.frontend import tensors
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results, set_training
 from micronpu.frontend.control_flow import compute_both_branches, without_regions, write_out_loops
 from micronpu.frontend.export import as_exported, as_inputs, check_static, export
@@ -27,16 +28,6 @@ from micronpu.frontend.functional import (
 )
 from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called, reveal_functions
-from micronpu.frontend.tensors import (
-    States,
-    add_constant,
-    clean,
-    copied,
-    lift,
-    replace_each,
-    resolve_negative_bits,
-    states_of,
-)
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 
@@ -57,9 +48,9 @@ class Exported:
     is_float: bool
 
     @property
-    def states(self) -> States:
+    def states(self) -> tensors.States:
         """States that persist from one call to the next."""
-        return states_of(self.module)
+        return tensors.states_of(self.module)
 
 
 def exported(
@@ -84,10 +75,10 @@ def exported(
         check_static(module)
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
-    module = lift(module, also)
+    module = tensors.lift(module, also)
     BOTH_BRANCHES.say(module, chosen)
     WRITTEN_OUT.say(module, loops)
-    every = (*examples, *states_of(module).initial)
+    every = (*examples, *tensors.states_of(module).initial)
     if ready:
         module = finished(module, every)
         check_static(module)
@@ -118,12 +109,12 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     if isinstance(model, GraphModule) and not is_float(model):
         raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
     try:
-        module = copied(export_for_training(model, examples))
+        module = tensors.copied(export_for_training(model, examples))
     except SystemExit as error:
         raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
     check_parameters(module)
-    module = lift(module)
-    states = states_of(module)
+    module = tensors.lift(module)
+    states = tensors.states_of(module)
     if states:
         module = finished(module, (*examples, *states.initial))
     EXPORTED.say(module, True)
@@ -133,10 +124,10 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
 def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     """Return a separate copy of the model in evaluation mode as a graph, for any batch size if possible."""
     if isinstance(model, ExportedProgram) or (isinstance(model, GraphModule) and is_exported(model)):
-        return graph_module(copied(model))
+        return graph_module(tensors.copied(model))
     if not isinstance(model, nn.Module):
         return graph_module(export(model, examples))  # raises with the reason
-    own = copied(model)
+    own = tensors.copied(model)
     if isinstance(own, GraphModule):
         for part in own.modules():  # eval() of an exported module raises
             part.training = False
@@ -178,7 +169,7 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
             program, converted = convert_to_float32(program) if convert_floats else (program, ())
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
-        resolve_negative_bits(module)
+        tensors.resolve_negative_bits(module)
         remove_empty_tensors(module)
         CONVERTED.say(module, converted)
         return module
@@ -222,10 +213,10 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
             hint="convert_pt2e(module) before compiling",
         )
-    model = copied(quantized)
+    model = tensors.copied(quantized)
     set_training(model, False)
     reveal_functions(model)
-    resolve_negative_bits(model)
+    tensors.resolve_negative_bits(model)
     try:
         _specialize(model, *examples)
     except MicroNpuError:
@@ -239,11 +230,11 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     def constant(node: Node) -> Any:
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
             # A constructor, whose shape depended on the batch size.
-            return add_constant(model, node, called(node, {}), "constant")
+            return tensors.add_constant(model, node, called(node, {}), "constant")
         return SIZE.take(node)
 
-    replace_each(model, constant)
-    clean(model)
+    tensors.replace_each(model, constant)
+    tensors.clean(model)
     return model
 
 

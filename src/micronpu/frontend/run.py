@@ -29,16 +29,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
 from micronpu.base.order import reachable
-from micronpu.frontend.program import (
-    CASTS,
-    ProgramView,
-    aten_overload,
-    integers_behind,
-    is_random,
-    overload_name,
-    overload_of,
-    value_of,
-)
+from micronpu.frontend import program
 from micronpu.frontend.tensors import add_constant, read
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.types import DType, QParams, TensorType
@@ -85,7 +76,7 @@ def _function(node: Node) -> Any:
 
 def is_mutable(node: Node) -> bool:
     """Return True for a call of an operator that writes into an operand."""
-    overload = aten_overload(node)
+    overload = program.aten_overload(node)
     return overload is not None and schema_of(overload).is_mutable
 
 
@@ -233,7 +224,7 @@ def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[
     """Return the result of a function; numbers in place of tensors become tensors."""
     values = {"%0": x}
     for index, (name, args, kwargs) in enumerate(steps, 1):
-        overload = overload_of(name)
+        overload = program.overload_of(name)
         types = [str(argument.type) for argument in schema_of(overload).arguments]
         known = [values.get(a, a) if isinstance(a, str) else a for a in args]
         given = [
@@ -273,17 +264,17 @@ def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any],
     made.meta = {key: known for key, known in node.meta.items() if key not in ("val", "from_node")}
     if isinstance(value := node.meta.get("val"), FakeTensor):
         with value.fake_mode:
-            made.meta["val"] = overload(*torch.fx.map_arg(args, value_of), **kwargs)
+            made.meta["val"] = overload(*torch.fx.map_arg(args, program.value_of), **kwargs)
     return made
 
 
 def is_pointwise(node: Node) -> bool:
     """Return True if each result of an operator is a function of one element of each operand, for all that is known."""
-    overload, value, name = aten_overload(node), value_of(node), overload_name(node)
+    overload, value, name = program.aten_overload(node), program.value_of(node), program.overload_name(node)
     if overload is None or not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bool):
         return False
-    is_one = torch.Tag.pointwise in overload.tags or facts_of(name).elementwise or name in CASTS
-    return is_one and not schema_of(overload).is_mutable and not is_random(node)
+    is_one = torch.Tag.pointwise in overload.tags or facts_of(name).elementwise or name in program.CASTS
+    return is_one and not schema_of(overload).is_mutable and not program.is_random(node)
 
 
 def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], Any]) -> Steps:
@@ -295,7 +286,9 @@ def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable
     """
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
     args = [tuple(places.get(a, number(a)) if isinstance(a, Node) else a for a in node.args) for node in members]
-    return tuple((overload_name(node), given, dict(node.kwargs)) for node, given in zip(members, args, strict=True))
+    return tuple(
+        (program.overload_name(node), given, dict(node.kwargs)) for node, given in zip(members, args, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -386,7 +379,7 @@ class WrittenFunction(NamedTuple):
     function: Function
 
 
-def written_function(view: ProgramView, end: Node, head: Node) -> WrittenFunction | None:
+def written_function(view: program.ProgramView, end: Node, head: Node) -> WrittenFunction | None:
     """Return the function from one dequantized tensor to a float; None if it is none, or if one operator computes it.
 
     Args:
@@ -394,7 +387,7 @@ def written_function(view: ProgramView, end: Node, head: Node) -> WrittenFunctio
     """
 
     def is_read(node: Node) -> bool:
-        return (integers := integers_behind(node)) is not node and view.constant(integers) is None
+        return (integers := program.integers_behind(node)) is not node and view.constant(integers) is None
 
     def number(node: Node) -> float | None:
         known = view.constant(node)
@@ -407,7 +400,7 @@ def written_function(view: ProgramView, end: Node, head: Node) -> WrittenFunctio
         node = waiting.pop()
         if node in found or node in reads or number(node) is not None:
             continue
-        value, result = value_of(node), value_of(end)
+        value, result = program.value_of(node), program.value_of(end)
         if not hasattr(value, "shape") or value.shape != result.shape:  # SymInt has none
             return None
         if is_read(node):

@@ -15,18 +15,9 @@ import torch
 from torch.fx import Node as FxNode
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend import program
 from micronpu.frontend.facts import SEARCHED, SETTING
 from micronpu.frontend.importer import import_of
-from micronpu.frontend.program import (
-    ProgramView,
-    integers_behind,
-    is_compute,
-    origin_of,
-    overload_name,
-    readers_of,
-    static_shape,
-    value_of,
-)
 from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ops.movement import Reshape, Transpose
@@ -53,7 +44,7 @@ from micronpu.report.texts import plural
 from micronpu.report.verdict import SEARCHED_FOR, Reason, Verdict
 
 
-def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
+def reads_of(view: program.ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
     """Return the names of nodes with a verdict, and of inputs, whose results a node reads, through other nodes."""
     shown = {*verdicts, *view.inputs}
     through: dict[FxNode, dict[str, None]] = {}
@@ -84,7 +75,7 @@ def _not_imported(node: FxNode, detail: str, hint: str) -> Reason:
 
 def _on_integers(node: FxNode) -> str:
     """Return the detail for integers that are computed from integers; "" for any other operator."""
-    types = [getattr(value_of(n), "dtype", None) for n in (node, *node.all_input_nodes)]
+    types = [getattr(program.value_of(n), "dtype", None) for n in (node, *node.all_input_nodes)]
     if types[0] is torch.bool or any(t is None or t.is_floating_point or t.is_complex for t in types):
         return ""
     return (
@@ -106,7 +97,7 @@ def _why_float(node: FxNode) -> tuple[str, str]:
             hint = _as_others(entry.overload) or (
                 "a target with tables, see docs/support-table.md, or leave it to the core as it is"
             )
-        dtype = getattr(value_of(node), "dtype", torch.float32)
+        dtype = getattr(program.value_of(node), "dtype", torch.float32)
         if dtype is not torch.float32:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
@@ -124,8 +115,8 @@ def _as_others(overload: str, *, if_decides: bool = False) -> str:
 
 
 def verdict_on(node: FxNode, partition: int | None, reasons: tuple[Reason, ...] = (), macs: int = 0) -> Verdict:
-    name = overload_name(node) or str(node.target)
-    return Verdict(name, origin_of(node), partition, reasons, macs, static_shape(node) or ())
+    name = program.overload_name(node) or str(node.target)
+    return Verdict(name, program.origin_of(node), partition, reasons, macs, program.static_shape(node) or ())
 
 
 class Decisions:
@@ -137,7 +128,9 @@ class Decisions:
         beside: policy of the core for the remaining operators; None if nothing computes them in int8.
     """
 
-    def __init__(self, view: ProgramView, npu: Policy | None, beside: Policy | None = None, name: str = "") -> None:
+    def __init__(
+        self, view: program.ProgramView, npu: Policy | None, beside: Policy | None = None, name: str = ""
+    ) -> None:
         self.view = view
         self._npu, self._beside = npu, beside
         self._name = name or (npu.name if npu is not None else "")
@@ -248,7 +241,7 @@ class Decisions:
             if unit is None:
                 if not feeds_only_constants(self.view, node):
                     verdicts[node] = float_verdict(node)
-            elif unit.head is node or is_compute(node):
+            elif unit.head is node or program.is_compute(node):
                 verdicts[node] = self._verdict(node, unit, number.get(unit), on_core.get(unit))
         reads = reads_of(self.view, verdicts)
         return tuple(replace(verdict, reads=reads[node]) for node, verdict in verdicts.items())
@@ -358,7 +351,7 @@ def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequenc
             if decision in place:
                 index[node] = place[decision]
             continue
-        if decision is None and (integers := integers_behind(node)) is not node:
+        if decision is None and (integers := program.integers_behind(node)) is not node:
             if integers in index:
                 index[node] = index[integers]
             continue
@@ -377,5 +370,5 @@ def _partition(decisions: Sequence[Decision], order: ProgramOrder, policy: Polic
     produced = {q for u in units for q in u.quantizes}
     external = {s for u in units for s in u.reads} - produced
     inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)
-    outputs = [q for q in nodes if q in produced and not members.issuperset(readers_of(q))]
+    outputs = [q for q in nodes if q in produced and not members.issuperset(program.readers_of(q))]
     return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(decisions), policy)

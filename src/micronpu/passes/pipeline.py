@@ -14,42 +14,32 @@ from micronpu.base.extensions import PASSES, extensions, load
 from micronpu.ir.graph import Graph, Stage, verify
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType
+from micronpu.passes import layout
 from micronpu.passes.base import Pass
 from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations, MergeReshapes, RemoveNoOps
-from micronpu.passes.layout import (
-    FoldTransposeIntoLinear,
-    GatherTransposes,
-    HoistTransposes,
-    LiftTransposes,
-    MergeSlices,
-    MergeTransposes,
-    SinkThroughReshapes,
-    SinkTransposes,
-    TransposeToReshape,
-)
 from micronpu.passes.legalize import CopyOutputs, MergePicks, SplitAveragePools, SplitPads
 
 # Repeated until none of them changes anything.
 SIMPLIFY: tuple[Pass, ...] = (
     RemoveNoOps(),
-    MergeTransposes(),
-    SinkTransposes(),
-    SinkThroughReshapes(),
+    layout.MergeTransposes(),
+    layout.SinkTransposes(),
+    layout.SinkThroughReshapes(),
     FoldPads(),
-    TransposeToReshape(),
+    layout.TransposeToReshape(),
     MergeReshapes(),
-    MergeSlices(),
+    layout.MergeSlices(),
     MergePicks(),
-    FoldTransposeIntoLinear(),
+    layout.FoldTransposeIntoLinear(),
     ActivationBeforeConcat(),
     FuseActivations(),
 )
 
 # Repeated with the passes above, except those that sink all transposes.
-SETTLE: tuple[Pass, ...] = (LiftTransposes(), GatherTransposes())
+SETTLE: tuple[Pass, ...] = (layout.LiftTransposes(), layout.GatherTransposes())
 
 # Run once: undoes useless sinking.
-FINISH: tuple[Pass, ...] = (HoistTransposes(),)
+FINISH: tuple[Pass, ...] = (layout.HoistTransposes(),)
 
 # Run once, for LiteRT.
 LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
@@ -76,7 +66,7 @@ class Phase:
     repeated: bool = False
 
 
-_SINKING = (SinkTransposes, SinkThroughReshapes)
+_SINKING = (layout.SinkTransposes, layout.SinkThroughReshapes)
 
 PHASES = (
     Phase("simplify", SIMPLIFY, repeated=True),

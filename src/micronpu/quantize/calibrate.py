@@ -22,15 +22,7 @@ from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.run import reveal_functions
 from micronpu.frontend.tensors import KEY, States, held, lift, states_of
-from micronpu.quantize import post_training
-from micronpu.quantize.calibration_cache import (
-    FloatStatistics,
-    calibration_entry,
-    observer_keys,
-    pack_observers,
-    restore_all,
-    unpack_observers,
-)
+from micronpu.quantize import calibration_cache, post_training
 from micronpu.quantize.config import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
@@ -132,7 +124,7 @@ def calibrated(
     sequences: Sequence[Sequence[Call]],
     quantizers: Mapping[str, Any],
     progress: Progress | None = None,
-    statistics: FloatStatistics | None = None,
+    statistics: calibration_cache.FloatStatistics | None = None,
 ) -> dict[str, GraphModule]:
     """Return the float modules of all methods with calibrated observers.
 
@@ -150,15 +142,15 @@ def calibrated(
         ModelError: the methods need different qparams for a state, or a call cannot be computed.
     """
     prepared = observed(modules, sequences, quantizers)
-    keys = observer_keys(prepared) if statistics is not None else {}
+    keys = calibration_cache.observer_keys(prepared) if statistics is not None else {}
     known = statistics.known(keys) if statistics is not None else {}
     is_known = 0 < len(keys) == len(known)
-    entry = None if is_known else calibration_entry(prepared, sequences)
+    entry = None if is_known else calibration_cache.calibration_entry(prepared, sequences)
     if entry is not None and (stored := entry.read()) is not None:
-        unpack_observers(prepared, stored)
+        calibration_cache.unpack_observers(prepared, stored)
         is_known = True
     else:
-        restore_all(known)
+        calibration_cache.restore_all(known)
     if is_known:
         if progress is not None:
             progress(sum(map(len, sequences)))
@@ -168,7 +160,7 @@ def calibrated(
             narrowed = far.narrowed  # ranges that the results of the whole network have decided
             statistics.keep({observer: key for observer, key in keys.items() if observer not in narrowed})
         if entry is not None:
-            entry.write(pack_observers(prepared))
+            entry.write(calibration_cache.pack_observers(prepared))
     for module in prepared.values():
         _end(module)
     return prepared
@@ -344,7 +336,7 @@ def finished(
     prepared: Mapping[str, GraphModule],
     sequences: Sequence[Sequence[Call]],
     quantizers: Mapping[str, Any],
-    statistics: FloatStatistics | None = None,
+    statistics: calibration_cache.FloatStatistics | None = None,
 ) -> dict[str, GraphModule]:
     """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`.
 

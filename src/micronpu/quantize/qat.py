@@ -41,19 +41,11 @@ from micronpu.ops.convolution import BY_AXES, TRANSPOSED
 from micronpu.ops.facts import LAYERS
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORM
+from micronpu.quantize import pt2e
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import folded_batch_norm, moves, power_of, set_parameters
 from micronpu.quantize.observers import MovingAverageObserver
 from micronpu.quantize.post_training import add_buffer
-from micronpu.quantize.pt2e import (
-    FakeQuantize,
-    FakeQuantizeBase,
-    ObserverBase,
-    convert_pt2e,
-    fake_quantized,
-    forget_repairs,
-    prepare_qat_pt2e,
-)
 from micronpu.quantize.running import Row
 from micronpu.quantize.thresholds import SMALLEST_GAMMA, UNKNOWN_LSB
 from micronpu.upstream.torch import schema_of
@@ -72,7 +64,7 @@ class WideningObserver(MovingAverageObserver):
         return torch.minimum(low, lowest), torch.maximum(high, highest)
 
 
-class Follower(ObserverBase):
+class Follower(pt2e.ObserverBase):
     """Fake quantization with the qparams of ``source``, whose range it does not change.
 
     The result of a pool or a slice is within the range of its operand, and usually narrower: averaged into that range,
@@ -92,7 +84,7 @@ class Follower(ObserverBase):
         if off or (self.behind_dropout and self.in_training):
             return x
         scale, zero_point = (t.to(x.device) for t in self.calculate_qparams())
-        return fake_quantized(x, scale, zero_point, self.quant_min, self.quant_max)
+        return pt2e.fake_quantized(x, scale, zero_point, self.quant_min, self.quant_max)
 
     def calculate_qparams(self, **options: Any) -> Any:
         return self.source.calculate_qparams()
@@ -112,7 +104,7 @@ def share_ranges(places: dict[Any, Any]) -> None:
     followers: dict[tuple[int, bool], Follower] = {}
     for place, module in list(places.items()):
         group, node = groups[id(module)], values[place]
-        if not isinstance(module, FakeQuantize) or module.qscheme != torch.per_tensor_affine:
+        if not isinstance(module, pt2e.FakeQuantize) or module.qscheme != torch.per_tensor_affine:
             continue
         if not _follows(node, group):
             leaders.setdefault(id(module), set()).add(node)
@@ -191,7 +183,7 @@ def train_or_calibrate(
         )
     with quiet():
         float_program = copied(module) if around is not None else module
-        prepared = prepare_qat_pt2e(module, quantizer)
+        prepared = pt2e.prepare_qat_pt2e(module, quantizer)
     if train is not None:
         with nullcontext() if around is None else around(float_program, prepared):
             train_prepared(prepared, train)
@@ -201,8 +193,8 @@ def train_or_calibrate(
             for batch in batches:
                 prepared(*batch)
     with quiet(), torch.no_grad():
-        quantized = convert_pt2e(prepared)
-    forget_repairs(module, prepared, quantized)
+        quantized = pt2e.convert_pt2e(prepared)
+    pt2e.forget_repairs(module, prepared, quantized)
     return finished(quantized, batches[0])
 
 
@@ -247,7 +239,7 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
 
 
 def _activations(model: nn.Module) -> list[Any]:
-    return [m for m in model.modules() if isinstance(m, FakeQuantizeBase) and m.qscheme == torch.per_tensor_affine]
+    return [m for m in model.modules() if isinstance(m, pt2e.FakeQuantizeBase) and m.qscheme == torch.per_tensor_affine]
 
 
 def _is_empty(module: Any) -> bool:
@@ -384,7 +376,7 @@ def frozen_bias(
     return folded if beta is None else folded + beta
 
 
-class Hook(ObserverBase):
+class Hook(pt2e.ObserverBase):
     """A module that conversion replaces; until then it returns its first operand."""
 
     def __init__(self) -> None:
@@ -450,7 +442,7 @@ class LastWeights(Hook):
     def convert(self, model: GraphModule, node: Node) -> None:
         for other in model.graph.find_nodes(op="call_module"):
             module: Any = model.get_submodule(str(other.target))
-            is_of_weights = isinstance(module, FakeQuantizeBase) and module.qscheme != torch.per_tensor_affine
+            is_of_weights = isinstance(module, pt2e.FakeQuantizeBase) and module.qscheme != torch.per_tensor_affine
             if is_of_weights and is_constant(other.args[0]):
                 module.activation_post_process(evaluate(model, other.args[0]))
         model.graph.erase_node(node)

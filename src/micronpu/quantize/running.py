@@ -29,15 +29,7 @@ from torch.nn.functional import hardtanh_
 
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import (
-    Edge,
-    ProgramView,
-    float_behind,
-    is_compute,
-    is_conversion,
-    is_dequantize,
-    is_quantize,
-)
+from micronpu.frontend import program
 from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
@@ -97,9 +89,9 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
         step = (copying_step if in_float else step_of)(module, node)
     qparams: Any
     source, *qparams = node.args or (None,)
-    if (in_float and is_dequantize(node)) or (isinstance(source, Node) and source in floats):
+    if (in_float and program.is_dequantize(node)) or (isinstance(source, Node) and source in floats):
         short: Callable[[Any], torch.Tensor] = _same
-    elif in_float and is_quantize(node):
+    elif in_float and program.is_quantize(node):
         short = functools.partial(_ended, *qparams)
     elif node in floats:
         short = functools.partial(_rounded, *qparams)
@@ -323,7 +315,7 @@ class RoundedLayer:
     """
 
     quantize: Node
-    edge: Edge
+    edge: program.Edge
     first: Node
     moves: bool
 
@@ -351,13 +343,13 @@ class DequantizedReference:
         self._exact = Run(module, steps, wanted=nodes, once=once)
         self._alone = Run(module, steps, wanted=(module.graph.output_node(),))
         self._constants = Run(module, functools.partial(function_of, module), wanted=once, once=once)
-        view = ProgramView(module)
-        self._edges = {n: edge for n in nodes if (edge := Edge.of(n, view.constant)) is not None}
+        view = program.ProgramView(module)
+        self._edges = {n: edge for n in nodes if (edge := program.Edge.of(n, view.constant)) is not None}
         self.layers = tuple(
             RoundedLayer(node, edge, first, moves(first) and len({*first.all_input_nodes} - self._constant) == 1)
             for node, edge in self._edges.items()
-            if is_quantize(node) and node not in self._constant
-            for first in (operator_before(float_behind(node), self._constant),)  # also of a requantized value
+            if program.is_quantize(node) and node not in self._constant
+            for first in (operator_before(program.float_behind(node), self._constant),)  # also of a requantized value
         )
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         own = functools.partial(_own_step, self._steps)
@@ -375,7 +367,7 @@ class DequantizedReference:
         """Yield each layer of floats with its exact result and its own."""
 
         def behind(node: Node, value: Any, values: Mapping[Node, Any]) -> Any:
-            if not is_conversion(node):
+            if not program.is_conversion(node):
                 return value
             operand = exact[node.all_input_nodes[0]]
             is_float = isinstance(operand, torch.Tensor) and operand.is_floating_point()
@@ -410,9 +402,9 @@ class DequantizedReference:
 
 def operator_before(value: Node, constants: Set[Node]) -> Node:
     """Return the operator that computes a value, before a clamp without rounding between them."""
-    while is_compute(value) and constants.isdisjoint(value.all_input_nodes):
+    while program.is_compute(value) and constants.isdisjoint(value.all_input_nodes):
         floats = value.all_input_nodes
-        if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
+        if len(floats) != 1 or not program.is_compute(floats[0]) or len(floats[0].users) != 1:
             break
         (value,) = floats
     return value
@@ -420,7 +412,7 @@ def operator_before(value: Node, constants: Set[Node]) -> Node:
 
 def _own_step(steps: Mapping[Node, Step], node: Node) -> Step:
     """Return the step of an operator; the values of conversions come from the exact ones."""
-    return _no_value if is_conversion(node) else steps[node]
+    return _no_value if program.is_conversion(node) else steps[node]
 
 
 def _no_value(_: Mapping[Node, Any]) -> None:

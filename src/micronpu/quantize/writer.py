@@ -21,16 +21,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.arguments import strings
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
-from micronpu.frontend.facts import (
-    DECIDED,
-    KEPT_OR_ZERO,
-    LOOPS_ALLOWED,
-    QPARAMS,
-    ROW_SIZE,
-    SETTING,
-    SIGN_COUNTS,
-    UNEVEN,
-)
+from micronpu.frontend import facts
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of, place_behind
 from micronpu.frontend.run import evaluate
@@ -75,11 +66,11 @@ class GraphWriter(NodeArguments):
 
     @property
     def unevenness(self) -> float:
-        return float(UNEVEN.of(self.node))
+        return float(facts.UNEVEN.of(self.node))
 
     @property
     def row_size(self) -> float:
-        return float(ROW_SIZE.of(self.node))
+        return float(facts.ROW_SIZE.of(self.node))
 
     def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
         return self._write(*_called(overload, given), named, self._place, self.node)
@@ -142,30 +133,30 @@ class GraphWriter(NodeArguments):
 
     def decided(self, number: Any) -> Node:
         made = self(CONVERSION, number, self.dtype())
-        DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
+        facts.DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
         return made
 
     def only_sign(self, x: Any) -> Node:
-        SIGN_COUNTS.say(x, x.name)
+        facts.SIGN_COUNTS.say(x, x.name)
         return x  # type: ignore[no-any-return]
 
     def kept_or_zero(self, number: Any, x: Any) -> Node:
         made = self(PRODUCT, number, x)
-        KEPT_OR_ZERO.say(made, made.name)
+        facts.KEPT_OR_ZERO.say(made, made.name)
         return made
 
     def with_qparams(self, x: Any, quantization: Any) -> Any:
-        QPARAMS.say(x, (x.name, quantization))
+        facts.QPARAMS.say(x, (x.name, quantization))
         return x
 
     def number(self, x: Any) -> Node | None:
-        if not isinstance(x, Node) or DECIDED.of(x) != x.name:
+        if not isinstance(x, Node) or facts.DECIDED.of(x) != x.name:
             return None
         (number,) = x.all_input_nodes
         return number
 
     def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
-        if not LOOPS_ALLOWED.of(self.model) or SETTING.of(self.node) == (None,):
+        if not facts.LOOPS_ALLOWED.of(self.model) or facts.SETTING.of(self.node) == (None,):
             return None
         with self._mode:
             row, values = x.meta["val"][0], [s.meta["val"] for s in states]

@@ -13,20 +13,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.quiet import quiet
+from micronpu.frontend import program
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import (
-    ProgramView,
-    arguments,
-    float_behind,
-    is_compute,
-    is_conversion,
-    origin_of,
-    overload_name,
-    quantizes_of,
-    value_of,
-    written_names,
-)
 from micronpu.frontend.tensors import results_of
 from micronpu.ir.facts import Facts, Form
 from micronpu.ir.lowering import facts_of
@@ -95,7 +84,7 @@ def of_graph(
         proposal: hint for more precision than int8; "" without one.
         accuracy: of the program, if it has been run: potential losses that have not occurred are not reported.
     """
-    view = ProgramView(module)
+    view = program.ProgramView(module)
     lost: list[ReportWarning] = []
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < thresholds.NO_LOSS:
         lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, proposal)) is not None]
@@ -238,8 +227,8 @@ def place_of(node: Node | None) -> dict[str, Any]:
     """Return the place of an operator, as fields of a warning; empty without one."""
     if node is None:
         return {}
-    where = origin_of(node)
-    operator = "input" if node.op == "placeholder" else overload_name(node).split(".")[0]
+    where = program.origin_of(node)
+    operator = "input" if node.op == "placeholder" else program.overload_name(node).split(".")[0]
     return {"node": exported_call(node)[0], "operator": operator, "module": where.module, "source": where.source}
 
 
@@ -272,18 +261,18 @@ def _first_step(
     return least, jump
 
 
-def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarning | None:
+def _small_operands(view: program.ProgramView, node: Node, proposal: str) -> ReportWarning | None:
     """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
-    if not is_compute(node):
+    if not program.is_compute(node):
         return None
-    kind = facts_of(name := overload_name(node))
+    kind = facts_of(name := program.overload_name(node))
     operand = node.args[0] if node.args else None
     if kind.amplifier is None or not isinstance(operand, Node):
         return None
-    given, made = view.edge(operand), next(iter(map(view.edge, quantizes_of(node))), None)
+    given, made = view.edge(operand), next(iter(map(view.edge, program.quantizes_of(node))), None)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
-    stated = ((other, facts_of(other)) for other in sorted(written_names(node)))
+    stated = ((other, facts_of(other)) for other in sorted(program.written_names(node)))
     others = ((other, found) for other, found in stated if found.amplifier is not None and found is not kind)
     name, written = next(others, (name, kind))
     if Form.ROOT in (kind.form, written.form) and not _is_power(operand):
@@ -313,12 +302,12 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
 def _is_power(node: Node) -> bool:
     """Return True if a value is a square, or a sum of squares."""
     for _ in range(thresholds.POWER_DEPTH):
-        if is_conversion(node):
+        if program.is_conversion(node):
             (node,) = node.all_input_nodes[:1]
             continue
-        name = overload_name(node)
-        given = arguments(node) if name else {}
-        given = {key: float_behind(value) if isinstance(value, Node) else value for key, value in given.items()}
+        name = program.overload_name(node)
+        given = program.arguments(node) if name else {}
+        given = {key: program.float_behind(value) if isinstance(value, Node) else value for key, value in given.items()}
         stated = facts_of(name)
         if name and stated.power_of(given) == 2:
             return True
@@ -333,7 +322,7 @@ def _is_power(node: Node) -> bool:
 
 
 def _unequal_parts(
-    view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: ElementSources | None
+    view: program.ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: ElementSources | None
 ) -> ReportWarning | None:
     """Return a warning for an output with parts that are far smaller than others."""
     edge = view.edge(node)
@@ -356,7 +345,9 @@ def _unequal_parts(
     )
 
 
-def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
+def _small_part(
+    view: program.ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]
+) -> ReportWarning | None:
     """Return a warning for an output that is a small part of a tensor with far larger values."""
     edge = view.edge(node)
     taken = _taken(node)
@@ -386,12 +377,12 @@ def _taken(node: Any) -> Node | None:
     """Return the operator that takes a part of a value with calibrated qparams, through operators that only move it."""
     found = None
     while isinstance(node, Node):
-        if not is_compute(node):
+        if not program.is_compute(node):
             entry = None
         else:
             entry = known_import(node)
-            whole = value_of(node.all_input_nodes[0]) if moves(node) else None  # a constant may have none
-            if whole is not None and value_of(node).numel() < whole.numel():
+            whole = program.value_of(node.all_input_nodes[0]) if moves(node) else None  # a constant may have none
+            if whole is not None and program.value_of(node).numel() < whole.numel():
                 found = found or node
             elif entry is None or not entry.moves_only:
                 learnt = entry is not None and rule_of(node, entry).output is not OutputQuantization.FIXED
@@ -426,7 +417,7 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
             continue
         lacking = _lacking(node, module)
         if lacking:
-            hint = hint_for(overload_name(node), "write it with operators of docs/support-table.md")
+            hint = hint_for(program.overload_name(node), "write it with operators of docs/support-table.md")
             where = f" ({verdict.origin.source})" if verdict.origin.source else ""
             what = (
                 f"The program cannot run: `{verdict.node}`{where} is left to the host, and ExecuTorch has no kernel "
@@ -445,7 +436,7 @@ def _lacking(node: Node, module: GraphModule) -> str:
         try:
             return ", ".join(without_kernel(written({"forward": MethodInput(*alone)}).callers["forward"]))
         except UnsupportedError:
-            return str(overload_name(node))
+            return str(program.overload_name(node))
         except Exception:  # it cannot be lowered without its program: unknown
             return ""
 

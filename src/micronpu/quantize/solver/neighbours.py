@@ -37,15 +37,6 @@ from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
-from micronpu.quantize.thresholds import (
-    ADDENDS_DEPTH,
-    FINER_DEPTH,
-    LINEAR_DEPTH,
-    MASKED_FLOOR,
-    SATURATED,
-    SCORE_REACH,
-    SIGN_RANGE,
-)
 
 Ends: TypeAlias = tuple[float, float]
 UNLIMITED: Ends = (-math.inf, math.inf)
@@ -79,7 +70,7 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
             continue
         is_alone = results[observer] == 1
         if value.sign_counts:
-            observer.part = SIGN_RANGE if is_alone else observer.part
+            observer.part = at.SIGN_RANGE if is_alone else observer.part
             _set_thresholds(places, value, _AT_ZERO)
         observer.is_whole |= is_alone and value.is_whole
         if is_alone and (found := _singular(value)) is not None:
@@ -107,7 +98,7 @@ def _observe_operands(places: Places) -> None:
         if value.rule is not None and value.rule.finer is not None:
             of = _observer_of_edge(places, value.operands[0], value)
             both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.group is seen.group
-            if (before := depth(of)) < FINER_DEPTH:
+            if (before := depth(of)) < at.FINER_DEPTH:
                 observer.observe_operand(of.own if both else of)  # which then passes values to the group once
                 depths[observer] = max(depths.get(observer, 0), before + 1)
 
@@ -117,7 +108,7 @@ def _observe_operands(places: Places) -> None:
 
 def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> None:
     """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
-    for _ in range(LINEAR_DEPTH):
+    for _ in range(at.LINEAR_DEPTH):
         observer = places.get(value)
         if isinstance(observer, RangeObserver):
             observer.add_thresholds(thresholds)
@@ -173,7 +164,7 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
     if observer is not None and is_fixed(observer):
         end = reader.saturates_from(float(observer.scale) / 2)
         # The last integers of the operand are larger than that, for any zero point.
-        return UNLIMITED if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
+        return UNLIMITED if end is None else (-(1 + at.SATURATED) * end, (1 + at.SATURATED) * end)
     return read[reader] if _selects(reader) else UNLIMITED
 
 
@@ -338,12 +329,12 @@ def _lifted(
             top, near = data.amax(), data > MASKED / 2
         else:
             top = data.amax(axis, keepdim=True)
-            near = (data >= top - SCORE_REACH) & (top > MASKED / 2)
+            near = (data >= top - at.SCORE_REACH) & (top > MASKED / 2)
         counts, number = counts | near, max(number, top.numel())
     shown = data[counts]
     if not shown.numel():
         return inputs
-    floor = shown.min() - MASKED_FLOOR
+    floor = shown.min() - at.MASKED_FLOOR
     if also_floor:
         observer.forward(floor.expand(number))
     return x.clamp(min=float(floor)), *others
@@ -351,7 +342,7 @@ def _lifted(
 
 def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
-    return inputs[0].clamp(min=-MASKED_FLOOR), *inputs[1:]
+    return inputs[0].clamp(min=-at.MASKED_FLOOR), *inputs[1:]
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
@@ -406,7 +397,7 @@ def _distance_axis(value: Value) -> int | None:
 def _addends(value: Value) -> Iterable[Value]:
     """Return a value, and the addends of it through at most `ADDENDS_DEPTH` operators that only add or move."""
     found, last = {value: None}, [value]
-    for _ in range(ADDENDS_DEPTH):
+    for _ in range(at.ADDENDS_DEPTH):
         operands = [v for adds in last if adds.form is Form.SUM or adds.moves for v in adds.operands]
         last = [operand for operand in dict.fromkeys(operands) if operand not in found]
         found.update(dict.fromkeys(last))
