@@ -24,11 +24,10 @@ from micronpu.compiler.thresholds import ALIGNMENT
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import counts_of, ranges_of
-from micronpu.frontend.program import ProgramView, overload_name, value_of
+from micronpu.frontend.program import ProgramView, named, overload_name, value_of
 from micronpu.frontend.tensors import held, hold, states_of
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition, Device, constant_bytes
-from micronpu.partition.host_block import named
 from micronpu.partition.memory import Lifetime, lower_bound, place
 from micronpu.partition.write import FOR_COMPLEX, MethodInput, Written, without_kernel, written
 from micronpu.program.digest import stamp

@@ -47,13 +47,6 @@ def write_etrecord(
 ) -> Path:
     """Write the record.
 
-    Args:
-        module: quantized, with the debug handles that the partitions were made with.
-        inputs: inputs for comparing values.
-        program: the bytes of the ``.pte``.
-        kernels: debug handles of operators on the core, by the number of the instruction.
-        method: the method, if the program has several.
-
     Raises:
         FileError: it cannot be written.
         ModelError: the partitions were compiled without debug handles.

@@ -114,7 +114,7 @@ class Quantized:
 
     @classmethod
     def of(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer, alone: bool) -> Quantized:
-        """Return a model before quantization, with its data; in data `alone`, no other method is called."""
+        """Return a model before quantization, with its data; in data `alone`, no other method writes its states."""
         file = facts.FILE_FACTS.of(given.module)
         notes, digests = (*_import_notes(given.module), *file.lines()), Digests(of_model(given))
         if data is None:
@@ -123,7 +123,8 @@ class Quantized:
         names = [n.name for n in given.module.graph.find_nodes(op="placeholder")][: len(given.examples)]
         count, default = sum(map(len, data.sequences)), quantizer.settings.default
         steps = 65535 if default is not None and default.activations == "int16" else 255
-        warnings = of_data(data.rows, names, count, data.distinct, steps, _only_read(given) if alone else ())
+        only_read = [state.name for state, holder, value in state_ends(given.module) if alone and value is holder]
+        warnings = of_data(data.rows, names, count, data.distinct, steps, only_read)
         return cls(
             given.module,
             given.examples,
@@ -156,11 +157,6 @@ def _without_calls(trial: Trial) -> Trial:
     """Return a trial without its place among the calls that calibrated: an observer of several methods sees all."""
     others = None if trial.others is None else replace(trial.others, calibrated=())
     return replace(trial, others=others, calibrated=())
-
-
-def _only_read(given: Exported) -> list[str]:
-    """Return the states that a method leaves as they are: other methods write them."""
-    return [state.name for state, holder, value in state_ends(given.module) if value is holder]
 
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:

@@ -100,12 +100,7 @@ _RUN = ("cond", "map", "map_impl", "scan")
 
 
 def check_control_flow(module: GraphModule, inside: str = "") -> None:
-    """Raise `ModelError` if a program has control flow that no runtime supports, or nested control flow.
-
-    Args:
-        module: a graph, with the graphs of its branches and loops.
-        inside: the operator whose branch or loop it is.
-    """
+    """Raise `ModelError` if a program has control flow that no runtime supports, or nested control flow."""
     for node in module.graph.nodes:
         if node.op != "call_function" or getattr(node.target, "namespace", "") != "higher_order":
             continue
@@ -382,12 +377,7 @@ _GENERAL = "write it with operators of docs/support-table.md, or leave it to the
 
 
 def hint_for(overload: str, general: str = _GENERAL) -> str:
-    """Return a hint for an ATen overload that no operator imports: an equivalent replacement, or general advice.
-
-    Args:
-        overload: such as ``topk.default``.
-        general: the general advice.
-    """
+    """Return a hint for an ATen overload that no operator imports: an equivalent replacement, or general advice."""
     packet = overload.split(".")[0].rstrip("_")
     for names, advice in _ADVICE:
         if packet in names or (packet.startswith(("fft", "_fft")) and "stft" in names):

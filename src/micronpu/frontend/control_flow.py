@@ -130,9 +130,6 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
 
         while_loop({i < 2}, {i + 1, relu(a(x))}, i=0, x) -> x        relu(a(relu(a(x))))
 
-    Args:
-        also: paths of buffers that other methods of the program write.
-
     Returns:
         Name of each loop, its steps, and whether data may end it earlier.
     """
@@ -303,10 +300,6 @@ def _computed(node: Node, step: Step, values: Mapping[Node, Any]) -> Any:
         return step({n: copied(value) for n, value in zip(node.all_input_nodes, operands, strict=True)})
 
 
-def _unknown(_: Mapping[Node, Any]) -> Any:
-    return _UNKNOWN
-
-
 def _is_small(value: torch.Tensor) -> bool:
     return all(isinstance(size, int) for size in value.shape) and value.numel() <= _MOST_ELEMENTS
 
@@ -327,7 +320,8 @@ class _Constants:
     def _step(self, node: Node) -> Step:
         if node.op == "get_attr":
             return lambda _: self._attribute(node)
-        return _known_step(self._module, node) if node.op == "call_function" and not flow_name(node) else _unknown
+        is_plain = node.op == "call_function" and not flow_name(node)
+        return _known_step(self._module, node) if is_plain else lambda _: _UNKNOWN
 
     def _attribute(self, node: Node) -> Any:
         """Return a small tensor that is neither written nor trained."""

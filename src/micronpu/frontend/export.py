@@ -172,9 +172,6 @@ _KNOWN = (
 def explain(error: BaseException) -> tuple[str, str]:
     """Return what failed in the user's code, and what to try.
 
-    Args:
-        error: as torch.export raised it.
-
     Returns:
         A clause with the source line where one is known, and a hint.
     """

@@ -26,7 +26,7 @@ from micronpu.frontend.program import (
     aten_overload,
     calls_into,
     is_getitem,
-    origin_of,
+    named,
     overload_name,
     overload_of,
     qualified_name,
@@ -306,8 +306,8 @@ def _without_empty_operands(module: GraphModule, node: Node) -> None:
             node.replace_all_uses_with(add_constant(module, node, value, "constant"))
     else:
         raise ModelError(
-            f"`{node.name}`{f' ({source})' if (source := origin_of(node).source) else ''} computes with an empty "
-            f"tensor, of the shape {list(value_of(next(filter(_is_empty, operands))).shape)}.",
+            f"{named(node)} computes with an empty tensor, of the shape "
+            f"{list(value_of(next(filter(_is_empty, operands))).shape)}.",
             hint="leave it out where there is nothing to compute",
         )
 

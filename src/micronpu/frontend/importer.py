@@ -297,10 +297,11 @@ class Importer:
         if not isinstance(source, Node) or not is_index(source):
             raise UnsupportedError(f"`{reader.name}` takes indices that are not int32.", hint="indices.int()")
         if source not in self.values:
-            known = self.view.constant(source) is not None
-            type = _index_type(source)
+            if (shape := static_shape(source)) is None:
+                raise UnsupportedError(f"The shape of `{source.name}` is only known at run time.")
+            type, is_known = TensorType(shape, DType.INT32), self.view.constant(source) is not None
             self.values[source] = (
-                self.builder.constant(self.view.array(source), type) if known else self.builder.input(type)
+                self.builder.constant(self.view.array(source), type) if is_known else self.builder.input(type)
             )
         return self.values[source]
 
@@ -404,13 +405,6 @@ class Importer:
                 hint="quantize int16 activations with zero point 0",
             )
         return edge
-
-
-def _index_type(node: Node) -> TensorType:
-    shape = static_shape(node)
-    if shape is None:
-        raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
-    return TensorType(shape, DType.INT32)
 
 
 def import_of(node: Node) -> AtenImport:

@@ -19,6 +19,7 @@ from micronpu.frontend.program import (
     ProgramView,
     add_dequantize,
     add_quantize,
+    common_edge,
     float_behind,
     is_float32,
     origin_of,
@@ -204,9 +205,7 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
             "floats, int8 or int16.",
             hint=hint,
         )
-    edges = set(map(view.edge, node.users))
-    edge = edges.pop() if len(edges) == 1 else None
-    if edge is None:
+    if (edge := common_edge(map(view.edge, node.users))) is None:
         raise ModelError(
             f"The input `{node.name}` is not quantized once for all its readers, so that it cannot be an integer.",
             hint=_HINT,
@@ -306,12 +305,9 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         clamp = clamp_behind(node)
         if clamp is None or not excludes(clamp) or excludes(node):
             continue
-        quantizes = quantizes_of(clamp)
-        edges = set(map(Edge.of, quantizes))
-        if len(quantizes) != len(clamp.users) or len(edges) != 1 or (edge := edges.pop()) is None:
-            continue
-        clamp.replace_input_with(node, _rounded(node, edge))
-        changed = True
+        if (edge := common_edge(map(Edge.of, clamp.users))) is not None:
+            clamp.replace_input_with(node, _rounded(node, edge))
+            changed = True
     if changed:
         module.recompile()
     return changed
@@ -359,10 +355,8 @@ def _operands(node: Node) -> list[Node]:
 
 def _round_before(node: Node, constants: Collection[Node]) -> None:
     """Round operands as the result, if all readers of the result quantize it alike."""
-    quantizes, operands = quantizes_of(node), _operands(node)
-    edges = set(map(Edge.of, quantizes))
-    edge = edges.pop() if len(edges) == 1 and len(quantizes) == len(node.users) else None
-    if edge is None:
+    operands = _operands(node)
+    if (edge := common_edge(map(Edge.of, node.users))) is None:
         return
     for operand in operands:
         given = Edge.of(operand)
@@ -374,8 +368,7 @@ def _round_before(node: Node, constants: Collection[Node]) -> None:
 
 def _keep_behind(node: Node, quantized: Collection[Node]) -> None:
     """Quantize the result as the operands are, for readers whose own results are quantized."""
-    edges = {Edge.of(operand) for operand in _operands(node)}
-    edge = next(iter(edges)) if len(edges) == 1 else None
+    edge = common_edge(map(Edge.of, _operands(node)))
     readers = [user for user in node.users if user in quantized]
     if edge is None or not readers:
         return
@@ -402,5 +395,4 @@ def _qparams(edge: Edge | None) -> str:
 
 
 def _at(value: Node) -> str:
-    source = origin_of(float_behind(value)).source
-    return f" ({source})" if source else ""
+    return origin_of(float_behind(value)).at

@@ -120,8 +120,8 @@ def not_negative(module: GraphModule) -> set[Node]:
     while True:
         found = {*sure, *(own for own, _ in kept)}
         for node in module.graph.nodes:
-            known = _is_not_negative(module, node) if node.op == "get_attr" else _keeps_sign(node, found)
-            if known:
+            value = _constant(module, node)
+            if bool((value >= 0).all()) if value is not None else _keeps_sign(node, found):
                 found.add(node)
         stay = [(own, new) for own, new in kept if new in found]
         if len(stay) == len(kept):
@@ -137,11 +137,6 @@ def _fits(operand: Any, found: Collection[Node]) -> bool:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else -1.0
-
-
-def _is_not_negative(module: GraphModule, node: Node) -> bool:
-    value = _constant(module, node)
-    return value is not None and bool((value >= 0).all())
 
 
 def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import functools
 import operator
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -386,6 +386,11 @@ def origin_of(node: Node) -> Origin:
     )
 
 
+def named(node: Node) -> str:
+    """Return a text such as `sort` (model.py:12)."""
+    return f"`{node.name}`{origin_of(node).at}"
+
+
 @functools.lru_cache(maxsize=4096)
 def _qparams(scale: float, zero_point: int) -> QParams:
     return QParams.per_tensor(scale, zero_point)
@@ -442,6 +447,12 @@ class Edge(NamedTuple):
             return value
         scale, zero_point = self.qparams.scale[0], self.zero_point
         return (value.to(torch.float32) - zero_point) * scale
+
+
+def common_edge(edges: Iterable[Edge | None]) -> Edge | None:
+    """Return the qparams that all have; None if they differ, or if one has none."""
+    found = set(edges)
+    return found.pop() if len(found) == 1 else None
 
 
 class ProgramView:
@@ -542,8 +553,7 @@ class ProgramView:
 
     def edge_after(self, node: Node) -> Edge | None:
         """Return the parameters with which all quantizes read a value; None without any, or with several."""
-        edges = set(map(self.edge, quantizes_of(node)))
-        return edges.pop() if len(edges) == 1 else None
+        return common_edge(map(self.edge, quantizes_of(node)))
 
     def channel_edge(self, node: Node) -> QParams | None:
         """Return the qparams of a per-channel dequantize node; None if they are computed, or for another node."""

@@ -148,12 +148,7 @@ class Run:
         return self._graph.process_outputs(values[self._wanted[0]])
 
     def values(self, known: Mapping[Node, Any] = _NOTHING, *inputs: Any, behind: Hook | None = None) -> Values:
-        """Return the values of the wanted nodes.
-
-        Args:
-            known: values that are not computed.
-            inputs: of the graph, as far as they are not known.
-        """
+        """Return the values of the wanted nodes."""
         values = {**self._fixed, **known}
         for _ in self.each(values, *inputs, behind=behind):
             pass
@@ -278,12 +273,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], Any]) -> Steps:
-    """Return the steps from operands, which all are the same tensor, to the last member.
-
-    Args:
-        members: operators in the order of the program.
-        number: returns the number that another operand is.
-    """
+    """Return the steps from operands, which all are the same tensor, to the last member."""
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
     args = [tuple(places.get(a, number(a)) if isinstance(a, Node) else a for a in node.args) for node in members]
     return tuple(

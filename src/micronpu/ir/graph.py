@@ -40,6 +40,11 @@ class Origin:
     debug_handles: tuple[int, ...] = ()
     passes: tuple[str, ...] = ()
 
+    @property
+    def at(self) -> str:
+        """The source in parentheses behind a space; "" if it is unknown."""
+        return f" ({self.source})" if self.source else ""
+
     def through(self, pass_name: str) -> Origin:
         """Return this origin with ``pass_name`` added."""
         return self if self.passes[-1:] == (pass_name,) else replace(self, passes=(*self.passes, pass_name))

@@ -199,12 +199,7 @@ class Decisions:
     def _partitions(
         self, policy: Policy, nodes: Iterable[FxNode], units: Sequence[Unit], calls: Sequence[Partition] = ()
     ) -> list[Partition]:
-        """Group accepted units into partitions.
-
-        Args:
-            nodes: of the program, in execution order.
-            calls: partitions that replace their nodes; only their outputs are among ``nodes``.
-        """
+        """Group accepted units into partitions."""
         chosen = list(nodes)
         decided = [self._decision(policy, u) for u in units]
         taken = [d for d in decided if not d.reasons]

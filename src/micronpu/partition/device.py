@@ -143,9 +143,6 @@ class CompiledPartition:
     ) -> tuple[Any, tuple[str, bytes]]:
         """Return the payload as a LiteRT model with one such operator, in LiteRT's object form, and metadata of the
         model.
-
-        Args:
-            inputs, outputs: name and tensor, in the order of the payload's.
         """
         raise InternalError(f"LiteRT has no operator for the payload of `{self.name}`.")
 

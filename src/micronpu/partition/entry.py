@@ -59,9 +59,6 @@ def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverlo
     partitioner may change the program afterwards, so that such an operator is not delegated. The core has no kernel for
     it, and needs the core ATen operators of its decomposition.
 
-    Args:
-        operators: ATen operators to decompose.
-
     Returns:
         True if anything was replaced.
     """

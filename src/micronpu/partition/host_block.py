@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import HANDLES
-from micronpu.frontend.program import axes_in_memory, only_checks, origin_of, overload_of, short_name
+from micronpu.frontend.program import axes_in_memory, named, only_checks, overload_of, short_name
 from micronpu.frontend.tensors import is_write
 from micronpu.ops.calls import UNINITIALIZED
 from micronpu.ops.facts import CONTIGUOUS, RESHAPED
@@ -48,6 +48,11 @@ class Tensor:
     state: str = ""
     is_bounded: bool = False
     source: tuple[Tensor, tuple[Any, ...]] | None = None
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor that has the memory."""
+        return self if self.base is None else self.base.root
 
 
 @dataclass(eq=False)
@@ -197,12 +202,6 @@ def missing_variant(name: str, node: Node) -> UnsupportedError:
         "into memory planned before.",
         hint="other operators for it, or register its out variant with torch.library",
     )
-
-
-def named(node: Node) -> str:
-    """Return a text such as `sort` (model.py:12)."""
-    source = origin_of(node).source
-    return f"`{node.name}`{f' ({source})' if source else ''}"
 
 
 def _walked(
@@ -363,7 +362,7 @@ class _Builder:
         if signature is None:
             raise missing_variant(schema.name, self._node)
         values = self._shapes.computed(self._node, target, *args, **kwargs)
-        is_list = _gives_list(target)
+        is_list = len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType)
         results = [Tensor(value) for value in (values if isinstance(values, (tuple, list)) else [values])]
         bound = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
         operands = [(bound.get(name, default), kind) for name, kind, default in signature.arguments]
@@ -378,9 +377,7 @@ class _Builder:
         meta = self._shapes.computed(self._node, _VIEW_COPY, meta, shape)
         if not x.meta.is_contiguous():
             x = self._copied(x, torch.contiguous_format)
-        root = x
-        while root.base is not None:
-            root = root.base
+        root = x.root
         if root.data is not None and not root.state:
             return self._constant(root.data.reshape(tuple(meta.shape)))
         result = Tensor(meta, base=root)
@@ -442,11 +439,6 @@ def _example(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(tuple(value.meta.shape), value.meta.stride(), dtype=value.meta.dtype).zero_()
-
-
-def _gives_list(target: OpOverload) -> bool:
-    returns = schema_of(target).returns
-    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
 
 
 def _sibling(operator: OpOverload, name: str) -> OpOverload | None:

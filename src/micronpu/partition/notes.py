@@ -37,14 +37,12 @@ def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
         and node.origin.nodes
         and _part_of_small_channels(node) >= _MANY_CHANNELS
     ]
-    names = list(dict.fromkeys(names))
-    if not names:
+    if not (names := list(dict.fromkeys(names))):
         return ()
-    listed = ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + (" and others" if names[_MOST_NAMES:] else "")
     return (
         f"All channels of a layer share one scale of the weights, and in {len(names)} layer"
         f"{'' if len(names) == 1 else 's'} a quarter of the channels or more has no weight above {_FEW_STEPS} of its "
-        f"steps: {listed}. Training does not mend that. One scale per channel (`per_channel=True`) "
+        f"steps: {_listed(names)}. Training does not mend that. One scale per channel (`per_channel=True`) "
         "costs no cycles.",
     )
 
@@ -103,8 +101,11 @@ def pattern_notes(
     dense = [name for name in names if name not in read]
     if not dense:
         return (f"{found}, and the NPU skips them in {'it' if len(names) == 1 else 'all of them'}.",)
-    listed = ", ".join(f"`{name}`" for name in dense[:_MOST_NAMES]) + (" and others" if dense[_MOST_NAMES:] else "")
     return (
         f"{found}; the NPU skips them in {len(names) - len(dense)}, and reads as dense, where that is cheaper: "
-        f"{listed}.",
+        f"{_listed(dense)}.",
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + (" and others" if names[_MOST_NAMES:] else "")

@@ -22,6 +22,7 @@ from micronpu.frontend.program import (
     ProgramView,
     arguments,
     calls_into,
+    common_edge,
     integer_type,
     integers_behind,
     is_compute,
@@ -114,12 +115,7 @@ def _zeros(node: Node, channels_last: bool, device: str = "cpu") -> torch.Tensor
 
 
 def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
-    """Return a new module in which each partition is one call, without weights that only partitions read.
-
-    Args:
-        parts: inputs and outputs of the partitions.
-        calls: name of each call, and its module: integers in, a tuple of integers out.
-    """
+    """Return a new module in which each partition is one call, without weights that only partitions read."""
     graph = Graph()
     root = nn.Module()
     copies: dict[Node, Node] = {}
@@ -269,8 +265,7 @@ def _moves(node: Node) -> bool:
 
 def _read_on(node: Node, chosen: dict[Node, Edge]) -> Edge | None:
     """Return the qparams that all readers of a value share, or None."""
-    edges = {Edge.of(user) or chosen.get(user) for user in node.users}
-    return edges.pop() if len(edges) == 1 else None
+    return common_edge(Edge.of(user) or chosen.get(user) for user in node.users)
 
 
 def _given_on(node: Node, qparams: Edge, chosen: dict[Node, Edge]) -> bool:
@@ -290,12 +285,7 @@ def _is_float(node: Node) -> bool:
 def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) -> None:
     """Replace the call of a `micronpu.quantize.loops.Loop` by ExecuTorch's loop, in place.
 
-        y, h = loop(x, h0)        h, y = scan(step, [h0], [x], constants)
-
-    Args:
-        module: the core part.
-        step: the core part of a step, from (x, states) to (y, states).
-        body: the module that ``step`` was made of.
+    y, h = loop(x, h0)        h, y = scan(step, [h0], [x], constants)
     """
     count = len(states_of(body).values)
     name = f"{node.target}_step"

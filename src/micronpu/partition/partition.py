@@ -204,9 +204,6 @@ def agree_on_images(partitions: Sequence[Partition]) -> None:
         npu: conv2d -> transpose ─► core: transpose -> avg_pool2d        npu: conv2d ─► core: avg_pool2d
 
     If a partition receives an image and then only transposes it at its end, its own results are checked again.
-
-    Args:
-        partitions: of the NPU and of the core.
     """
     images: set[FxNode] = set()
     computed = {n for p in partitions for n in p.outputs}
@@ -320,12 +317,7 @@ class ProgramOrder:
         return found
 
     def cut(self, members: Iterable[FxNode], inputs: Sequence[FxNode], outputs: Sequence[FxNode]) -> None:
-        """Replace a partition by a call, and sort as ExecuTorch does.
-
-        Args:
-            members: all nodes of the partition.
-            inputs, outputs: its inputs and outputs, in the order of the call.
-        """
+        """Replace a partition by a call, and sort as ExecuTorch does."""
         inside = set(members)
         results: dict[Hashable, Hashable] = {output: object() for output in outputs}
         if not results:

@@ -187,7 +187,7 @@ class _Frame:
         self.spans[id(tensor)], self.tensors[id(tensor)] = [step, step], tensor
 
     def touch(self, tensor: Tensor, step: int) -> None:
-        root = _root(tensor)
+        root = tensor.root
         if root.data is None and id(root) not in self.known:
             self.begin(root, step)  # memory without a previous write, such as a kernel's scratch memory
         if id(root) in self.spans:
@@ -226,7 +226,7 @@ class _Writer:
             self._frame.begin(tensor, 0)
             method.inputs.append(self._place(tensor))
             self._now += 1
-        held = {_root(t).state: _root(t) for step in block.steps for t in tensors_of(step) if _root(t).state}
+        held = {t.root.state: t.root for step in block.steps for t in tensors_of(step) if t.root.state}
         # Order of the module, by which the names and scales of the states are recorded.
         held = {name: held[name] for name, _ in part.module.named_buffers(remove_duplicate=False) if name in held}
         for state in held.values():
@@ -266,7 +266,7 @@ class _Writer:
         return self._places[id(tensor)]
 
     def _tensor(self, tensor: Tensor) -> pte.Table:
-        meta, root = tensor.meta, _root(tensor)
+        meta, root = tensor.meta, tensor.root
         if meta.dtype not in _SCALAR_TYPES:
             raise UnsupportedError(f"ExecuTorch has no tensors of {meta.dtype}, which the host part has.")
         memory, offset, data = _OWN, self._frame.offsets.get(id(root), 0), 0
@@ -385,7 +385,7 @@ class _Writer:
         for tensor in (*step.states, *step.results):
             self._frame.begin(tensor, self._now)
         # Tensors of the block itself are not counted.
-        self._touch(*(tensor for tensor in tensors_of(step) if id(_root(tensor)) in self._frame.known))
+        self._touch(*(tensor for tensor in tensors_of(step) if id(tensor.root) in self._frame.known))
         states, results = ([self._place(t) for t in tensors] for tensors in (step.states, step.results))
         sequences = [self._place(t) for t in step.sequences]
         counter, size = self._new(0), self._new(0)
@@ -415,12 +415,6 @@ class _Writer:
         self.method.instructions.append(pte.jump(ended, first))
         self._call("executorch_prim::sub", "Scalar", counter, size, counter)
         self._frame, self._now = frame, now + 1
-
-
-def _root(tensor: Tensor) -> Tensor:
-    while tensor.base is not None:
-        tensor = tensor.base
-    return tensor
 
 
 def _size(tensor: Tensor) -> int:

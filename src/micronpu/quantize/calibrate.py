@@ -19,7 +19,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.integers import integer_states
-from micronpu.frontend.program import origin_of
+from micronpu.frontend.program import named
 from micronpu.frontend.run import reveal_functions
 from micronpu.frontend.tensors import KEY, States, held, lift, states_of
 from micronpu.quantize import calibration_cache, post_training
@@ -58,9 +58,6 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
     Infinity is any number beyond those of float32. An observer fails on NaN. It ignores infinity, which then becomes
     the largest number that it has seen.
-
-    Args:
-        number: returns the index of the current batch.
     """
 
     def check(turn: Iterator[Node], module: nn.Module, values: tuple[Any, ...]) -> None:
@@ -71,10 +68,8 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             return
         if _is_finite(x.detach().clamp(*getattr(module, "within", (-math.inf, math.inf)))):
             return  # what only clamps read counts as far as they reach
-        source = origin_of(node).source
         raise ModelError(
-            f"`{node.name}`{f' ({source})' if source else ''} computes NaN or infinity with calibration item "
-            f"{number()}, so that it has no range.",
+            f"{named(node)} computes NaN or infinity with calibration item {number()}, so that it has no range.",
             hint="a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero, "
             "the logarithm of what is not positive, or values that grow from layer to layer",
         )
@@ -232,12 +227,7 @@ def _results(
     run: Callable[..., Any],
     around: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext(),
 ) -> Iterator[Any]:
-    """Yield the results of all calls; states persist between the calls of all methods.
-
-    Args:
-        run: called with the method and its inputs and states.
-        around: returns a context for successive calls of one method.
-    """
+    """Yield the results of all calls; states persist between the calls of all methods."""
     first = {state.name: state.initial for of_method in states.values() for state in of_method.values}
     calls = [(number, *call) for number, sequence in enumerate(sequences) for call in sequence]
     values, current = dict[str, torch.Tensor](), -1

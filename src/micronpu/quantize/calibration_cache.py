@@ -38,12 +38,7 @@ _DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.i
 
 
 def calibration_entry(prepared: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]]) -> Entry | None:
-    """Return the cache entry for observers and data; None if nothing can be cached.
-
-    Args:
-        prepared: methods with empty observers.
-        sequences: of `micronpu.quantize.calibrate.calibrated`.
-    """
+    """Return the cache entry for observers and data; None if nothing can be cached."""
     methods = prepared.values()
     if CACHE.folder is None or not all(map(post_training.is_prepared, methods)):
         return None

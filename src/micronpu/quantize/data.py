@@ -70,15 +70,7 @@ def calibration_sequences(
 def calibration_calls(
     calibration: Any, examples: Sequence[torch.Tensor], *, in_turn: bool, kind: str = "calibration"
 ) -> list[list[Row]]:
-    """Calibration data as sequences of calls; for a model without states each call is a sequence.
-
-    Args:
-        in_turn: the model has states, so that the order of calls counts.
-        kind: what the data are for, in errors.
-
-    Raises:
-        ModelError: as for `calibration_sequences` and `calibration_batches`.
-    """
+    """Calibration data as sequences of calls; for a model without states each call is a sequence."""
     if in_turn:
         return calibration_sequences(calibration, examples, kind)
     return [[row] for row in calibration_batches(calibration, examples, kind=kind)]

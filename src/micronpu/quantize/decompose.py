@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
 from micronpu.frontend.importer import can_fuse
-from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
+from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import called
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_trained, replace_each
 from micronpu.ir.lowering import Capabilities, Results
@@ -31,24 +31,19 @@ from micronpu.quantize.nodes import takes_clamp
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.thresholds import MOST_FOLDED
-from micronpu.quantize.writer import GraphWriter, apply, first_of, is_on, switchable
+from micronpu.quantize.writer import GraphWriter, apply, is_on, switchable
 
 aten = torch.ops.aten
 
 
 def _is_empty(node: Node) -> bool:
     """Return True if its result has no elements, which decompositions do not support."""
-    shape = getattr(first_of(node.meta.get("val")), "shape", ())
+    shape = getattr(value_of(node), "shape", ())
     return any(isinstance(size, int) and size == 0 for size in shape)  # and not one that is known at run time only
 
 
 def decompose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> None:
-    """Writes every decomposition that a device needs, also for what decompositions write, in place.
-
-    Args:
-        capabilities: of the device.
-        disabled: names of rewrites to leave out.
-    """
+    """Writes every decomposition that a device needs, also for what decompositions write, in place."""
     apply(make_functional, disabled, model)  # first, because decompositions do not know in-place names
     apply(spelled_out, disabled, model, capabilities)
     clean(model, _walk(model, capabilities, disabled, early=True))
@@ -184,12 +179,7 @@ def fold_constants(model: GraphModule) -> bool:
 def prepare_for_annotation(
     model: GraphModule, disabled: Collection[str] = (), capabilities: Capabilities | None = None
 ) -> GraphModule:
-    """Apply all rewrites of the float program, in place.
-
-    Args:
-        disabled: names of rewrites to leave out, of those that `micronpu.quantize.writer.float_rewrites` knows.
-        capabilities: of the device; default: those that every device has.
-    """
+    """Apply all rewrites of the float program, in place."""
     known, shared = capabilities or Capabilities(), Shared()
     apply(tables_by_position, disabled, model, known, shared)
     apply(blend_at_positions, disabled, model, known, shared)

@@ -65,9 +65,6 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
     """Return a copy of a module for training in float64, or in float32 if an operator has no kernel for that.
 
     Its nodes, operators and tensors have the module's names. `as_learner` converts its inputs.
-
-    Args:
-        rows: inputs, of which the first is tried.
     """
     same = copied(module)
     higher = (

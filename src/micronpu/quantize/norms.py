@@ -38,12 +38,7 @@ from micronpu.quantize.writer import GraphWriter, switchable
 
 
 def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
-    """Record in the meta of a norm's operators how unequal the sizes of its rows are, in place.
-
-    Args:
-        sequences: calibration data, of which the first calls of some sequences are measured.
-        states: of the module, if it has lifted ones.
-    """
+    """Record in the meta of a norm's operators how unequal the sizes of its rows are, in place."""
     norms = {node: parts for node in module.graph.nodes if (parts := parts_of(node))}
     if not norms:
         return
@@ -299,12 +294,7 @@ def _on_rows(write: GraphWriter, number: float, power: float, gain: Node) -> Nod
 def mark_standardisation(
     module: GraphModule, sequences: Sequence[Sequence[Row]], default: QuantizationConfig | None
 ) -> None:
-    """Mark the operators that standardise an input and stay in float, in place; batch norms become two of them.
-
-    Args:
-        sequences: calibration data, of which the first sample of some sequences is measured.
-        default: configuration of what no setting is for.
-    """
+    """Mark the operators that standardise an input and stay in float, in place; batch norms become two of them."""
     rows = [
         sequence[0]
         for sequence in sequences[:: max(1, len(sequences) // at.FEATURE_ROWS)][: at.FEATURE_ROWS]

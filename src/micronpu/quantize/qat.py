@@ -33,7 +33,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
-from micronpu.frontend.program import arguments, aten_overload, origin_of, overload_name, overload_of
+from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
 from micronpu.ir.lowering import facts_of
@@ -270,10 +270,9 @@ def _check_ranges(model: GraphModule) -> None:
         ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
         if all(end is None or bool(torch.isfinite(end).all()) for end in ends):
             continue
-        source = origin_of(node.all_input_nodes[0]).source
         raise ModelError(
-            f"`{node.all_input_nodes[0].name}`{f' ({source})' if source else ''} has computed NaN or infinity in "
-            "training, so that its tensor has no range.",
+            f"{named(node.all_input_nodes[0])} has computed NaN or infinity in training, so that its tensor has no "
+            "range.",
             hint="a look for exponentials of large values and divisions by almost nothing; a smaller learning rate",
         )
 

@@ -352,8 +352,9 @@ class DequantizedReference:
             for first in (operator_before(program.float_behind(node), self._constant),)  # also of a requantized value
         )
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
-        own = functools.partial(_own_step, self._steps)
-        self._own = Run(module, own, wanted=self._by_quantize, known=once)
+        # The values of conversions come from the exact ones.
+        own = {n: (lambda _: None) if program.is_conversion(n) else step for n, step in self._steps.items()}
+        self._own = Run(module, own.__getitem__, wanted=self._by_quantize, known=once)
 
     def exact(self, row: Row, but: Mapping[Node, Rounding] = _NOTHING) -> Values:
         """Return every value for a sample; quantize nodes in ``but`` do round floats, each with its function."""
@@ -408,15 +409,6 @@ def operator_before(value: Node, constants: Set[Node]) -> Node:
             break
         (value,) = floats
     return value
-
-
-def _own_step(steps: Mapping[Node, Step], node: Node) -> Step:
-    """Return the step of an operator; the values of conversions come from the exact ones."""
-    return _no_value if program.is_conversion(node) else steps[node]
-
-
-def _no_value(_: Mapping[Node, Any]) -> None:
-    return None
 
 
 def rounding_to(dtype: torch.dtype, step: float, zero: int = 0) -> Rounding:

@@ -55,12 +55,7 @@ def correct(
     corrections: Corrections,
     statistics: FloatStatistics | None = None,
 ) -> None:
-    """Apply the corrections of weights that need data to calibrated methods, in place.
-
-    Args:
-        rows: calibration samples of each method.
-        statistics: of earlier quantizations with these samples; None for none.
-    """
+    """Apply the corrections of weights that need data to calibrated methods, in place."""
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = {name: list(_layers(module)) for name, module in prepared.items()}

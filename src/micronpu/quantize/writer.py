@@ -21,9 +21,8 @@ from torch.fx import GraphModule, Node
 from micronpu.base.arguments import strings
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
-from micronpu.frontend import facts
+from micronpu.frontend import facts, program
 from micronpu.frontend.importer import NodeArguments
-from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of, place_behind
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
@@ -56,8 +55,7 @@ class GraphWriter(NodeArguments):
         self._place = node
         self._shared = {} if shared is None else shared
         self.capabilities = capabilities
-        near = (first_of(n.meta.get("val")) for n in (node, *node.all_input_nodes))
-        modes = (getattr(value, "fake_mode", None) for value in near)
+        modes = (getattr(program.value_of(n), "fake_mode", None) for n in (node, *node.all_input_nodes))
         self._mode: Any = next((m for m in modes if m is not None), None) or contextlib.nullcontext()
 
     @property
@@ -85,7 +83,7 @@ class GraphWriter(NodeArguments):
         return new
 
     def constant(self, value: float | npt.NDArray[Any], before: Any = None) -> Node:
-        shape = () if getattr(first_of(self.node.meta.get("val")), "shape", None) == () else (1,)  # adds no axis
+        shape = () if getattr(program.value_of(self.node), "shape", None) == () else (1,)  # adds no axis
         data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
         return add_constant(self.model, before or self.node, _tensor(data), "constant")
 
@@ -102,7 +100,7 @@ class GraphWriter(NodeArguments):
         key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
         if key not in self._shared:
             target, args = _called(overload, given)
-            self._shared[key] = self._write(target, args, {}, place_behind(x) if x in args else x, x)
+            self._shared[key] = self._write(target, args, {}, program.place_behind(x) if x in args else x, x)
         return self._shared[key]
 
     def behind(self, x: Node, overload: str, *given: Any) -> Node:
@@ -119,7 +117,7 @@ class GraphWriter(NodeArguments):
         return self._shared[(x,)]
 
     def change(self, x: Any, **given: Any) -> Any:
-        values = arguments(x)
+        values = program.arguments(x)
         for name, value in given.items():
             new = value
             if isinstance(value, np.ndarray):
@@ -180,15 +178,14 @@ class GraphWriter(NodeArguments):
         return made
 
     def shape(self, x: Any = None) -> tuple[int, ...]:
-        return tuple(first_of((self.node if x is None else x).meta["val"]).shape)
+        return tuple(program.value_of(self.node if x is None else x).shape)
 
     def shapes(self) -> list[tuple[int, ...]]:
         value = self.node.meta["val"]
         return [tuple(v.shape) for v in (value if isinstance(value, (tuple, list)) else (value,))]
 
     def dtype(self, x: Any = None) -> DType | None:
-        value = first_of((self.node if x is None else x).meta.get("val"))
-        name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        name = str(getattr(program.value_of(self.node if x is None else x), "dtype", "")).removeprefix("torch.")
         return DType(name) if name in {d.value for d in DType} else None
 
     def known(self, x: Any) -> npt.NDArray[Any] | None:
@@ -200,7 +197,7 @@ class GraphWriter(NodeArguments):
     def _computed(self, x: Any) -> torch.Tensor | None:
         """Return the value of a constant or of a transpose of one."""
         source = x
-        while isinstance(source, Node) and overload_name(source) in TRANSPOSES:
+        while isinstance(source, Node) and program.overload_name(source) in TRANSPOSES:
             source = source.args[0]
         value: torch.Tensor | None = attribute(self.model, source)
         return value if value is None or source is x else evaluate(self.model, x)
@@ -222,9 +219,9 @@ class GraphWriter(NodeArguments):
         return is_trained(self.model, x)
 
     def call(self, x: Any) -> FloatCall | None:
-        if not isinstance(x, Node) or not overload_name(x):
+        if not isinstance(x, Node) or not program.overload_name(x):
             return None
-        return FloatCall(overload_name(x), arguments(x), len(x.users))
+        return FloatCall(program.overload_name(x), program.arguments(x), len(x.users))
 
     def readers(self, x: Any = None) -> list[Any]:
         return list((self.node if x is None else x).users)
@@ -235,11 +232,11 @@ class GraphWriter(NodeArguments):
         waiting = list(self.node.users)
         while waiting:
             user = waiting.pop()
-            name = overload_name(user)
+            name = program.overload_name(user)
             if user in seen:
                 continue
             seen.add(user)
-            adds = name and not seen.isdisjoint(addends_of(name, arguments(user)))
+            adds = name and not seen.isdisjoint(addends_of(name, program.arguments(user)))
             if (adds and added) or moves(user):
                 waiting += user.users
             else:
@@ -248,21 +245,17 @@ class GraphWriter(NodeArguments):
 
     def read(self) -> frozenset[int] | None:
         users = list(self.node.users)
-        if not all(is_getitem(user) for user in users):
+        if not all(program.is_getitem(user) for user in users):
             return None
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-    return overload_of(overload), tuple(map(in_torch, given))
+    return program.overload_of(overload), tuple(map(program.in_torch, given))
 
 
 def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
-
-
-def first_of(value: Any) -> Any:
-    return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
 # ---------------------------------------------------------------- switches of rewrites

@@ -75,7 +75,7 @@ def _difference(model: nn.Module, examples: Row, program: Any, trial: Trial) -> 
     made = ReportWarning(WARNING, UNLIKE_MODULE, what, _HINT)
     for node in differing[:1]:
         origin, name = origin_of(node), overload_name(node)
-        what += f" It begins with `{name}`{f' ({origin.source})' if origin.source else ''}."
+        what += f" It begins with `{name}`{origin.at}."
         place: dict[str, Any] = {"module": origin.module, "source": str(origin.source or "")}
         made = replace(made, what=what, node=node.name, operator=name.split(".")[0], **place)
     return (made,)

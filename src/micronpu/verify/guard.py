@@ -84,16 +84,7 @@ def warnings_of(
     *,
     in_float: bool,
 ) -> tuple[ReportWarning, ...]:
-    """Return a warning for each output that is far from float, and a note for each that is rather far.
-
-    Args:
-        module: the quantized module; its states are its last inputs and outputs.
-        trial: the samples that it was evaluated on.
-        results: its results for each call of each recording, as floats.
-        accuracy: of these results.
-        proposal: hint for more precision than int8; "" without one.
-        in_float: True if its inputs and outputs are floats.
-    """
+    """Return a warning for each output that is far from float, and a note for each that is rather far."""
     if accuracy is None or not any(trial.exact):
         return ()
     search = _Search(module, trial, results, proposal, in_float)
@@ -113,13 +104,7 @@ def warnings_of(
 def first_causes(
     module: GraphModule, trial: Trial, found: Sequence[ReportWarning], lost: Sequence[ReportWarning]
 ) -> tuple[ReportWarning, ...]:
-    """Return warnings in order: a cause before the model comes first, with what the rest reaches without it.
-
-    Args:
-        module, trial: of `warnings_of`.
-        found: warnings about the accuracy.
-        lost: of `of_graph`, functions of small operands that int8 rounds to the same value.
-    """
+    """Return warnings in order: a cause before the model comes first, with what the rest reaches without it."""
     causes = [w for w in lost if w.rule == "int8-power"]
     if not causes or trial.has_states or not any(w.rule == "far-from-float" for w in found):
         return (*found, *lost)
@@ -161,14 +146,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
     what, hint = _cause_text(cause, search)
-    return ReportWarning(
-        level,
-        "far-from-float",
-        f"{text} {what}",
-        hint,
-        **known,
-        **cause.place,
-    )
+    return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **cause.place)
 
 
 def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
@@ -249,7 +227,7 @@ def _not_finite(number: int, search: _Search) -> ReportWarning | None:
         kind = "NaN" if bool(row[number].isnan().any()) else "infinity"
         node = search.first_not_finite(place, kind == "NaN")
         where = origin_of(node) if node is not None else None
-        first = f"; first computes it `{where.nodes[0]}`{f' ({where.source})' if where.source else ''}" if where else ""
+        first = f"; first computes it `{where.nodes[0]}`{where.at}" if where else ""
         return ReportWarning(
             WARNING,
             "not-finite",
@@ -265,12 +243,10 @@ def _constant(number: int, search: _Search) -> ReportWarning | None:
     """Return a note for an output that is the same for all samples, whose accuracy means nothing for others."""
     values = [row[number] for row in search.exact]
     first, *others = search.trial.rows_of_all
-    differ = any(
-        not x.equal(y) for row in others for x, y in zip(row, first, strict=True)
-    )  # else the data are to blame
-    if len(values) < thresholds.FEWEST_RANGED or not differ or not values[0].any():
-        return None
-    if not all(map(values[0].equal, values[1:])):
+    # Else the data are to blame.
+    differ = any(not x.equal(y) for row in others for x, y in zip(row, first, strict=True))
+    is_same = bool(values[0].any()) and all(map(values[0].equal, values[1:]))
+    if len(values) < thresholds.FEWEST_RANGED or not differ or not is_same:
         return None
     what = f"Output {number} of the float model is the same for all {len(values)} samples: its accuracy and interval "
     what += "are those of this one result."

@@ -102,14 +102,7 @@ def _added_noise(plain: Sequence[Row], program: Sequence[Row], exact: Sequence[R
 def _with_program(
     number: int, result: Row, plain: Sequence[Row], program: Sequence[Row], added: Sequence[float]
 ) -> Row:
-    """Return the program's result for a call: that of the quantized module with the difference of both.
-
-    Args:
-        number: of the call.
-        result: of the quantized module, perhaps with other ranges.
-        plain, program: results of the module and of the program with the same ranges.
-        added: of each output, see `_added_noise`.
-    """
+    """Return the program's result for a call: that of the quantized module with the difference of both."""
     other = number % len(program)
     found = []
     for y, q, p, before, part in zip(result, plain[other], program[other], plain[number], added, strict=True):
@@ -128,12 +121,6 @@ def judge(
     """Run a quantized module on all samples of a trial, for a comparison with the float model.
 
     The figures are reproducible on the same machine.
-
-    Args:
-        module: result of quantization: its states, if it has any, are its last inputs and outputs.
-        trial: the samples with the float model's results.
-        integer_io: meaning of the module's integer inputs and outputs, or None.
-        known: the module's results, if it has been run, as of `with_others`.
     """
     if integer_io is not None:
         given = [[integer_io.quantize(row) for row in recording] for recording in trial.with_others]
@@ -149,11 +136,7 @@ def judge(
 def cross_validated(
     module: GraphModule, trial: Trial, plain: list[list[Row]], integer_io: IntegerIO | None = None
 ) -> list[list[Row]]:
-    """Return results that judge a module: those of `left_out`, except for a sample that alone would decide.
-
-    Args:
-        plain: the module's results for all samples of the trial.
-    """
+    """Return `left_out` for all samples, and the module's own result for a sample that alone would decide."""
     results = left_out(module, trial, integer_io, plain)
     if trial.exact and (one := _decides_alone(trial, plain, results)) is not None:
         results[one] = plain[one]
@@ -199,9 +182,6 @@ def _calls_of(trial: Trial) -> tuple[range, ...]:
 
 def for_search(trial: Trial, judged: JudgedResults) -> tuple[Trial, list[list[Row]]]:
     """Return the samples that evaluate the programs of a search: the held-out ones, and if these are few, others too.
-
-    Args:
-        judged: what the report counts, the held-out samples first.
 
     Returns:
         The samples, and the results of the judged module for them.
@@ -306,14 +286,7 @@ Limits: TypeAlias = dict[Node, tuple[int, int]]
 def left_out(
     module: GraphModule, trial: Trial, integer_io: IntegerIO | None, found: Sequence[list[Row]]
 ) -> list[list[Row]]:
-    """Return the results of a module, for recordings that calibrated with the ranges of the other recordings.
-
-    Args:
-        module: quantized; it is not changed.
-        trial: the recordings; those of `trial.others`, too.
-        integer_io: meaning of the module's integer inputs and outputs, or None.
-        found: the module's results for all of them, as floats.
-    """
+    """Return the results of a module, for recordings that calibrated with the ranges of the other recordings."""
     results, first = list(found), 0
     view = ProgramView(module)
     edges = {node: edge for node in module.graph.nodes if (edge := view.result_qparams(node)) is not None}
@@ -455,11 +428,7 @@ class ElementSources:
 
 
 def sources_of(module: GraphModule) -> list[ElementSources | None]:
-    """Return the sources of each output, None for one with a single source.
-
-    Args:
-        module: quantized; its states, if it has any, are its last outputs.
-    """
+    """Return the sources of each output of a quantized module, None for one with a single source."""
     return [_sources(node) for node in results_of(module)]
 
 
@@ -513,11 +482,7 @@ def _numbers(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | 
 
 
 def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: ElementSources) -> tuple[PartAccuracy, ...]:
-    """Return the parts of an output, the largest values first; () if all are of similar size.
-
-    Args:
-        found, wanted: of each sample, in the shape of the sources.
-    """
+    """Return the parts of an output for all samples, the largest values first; () if all are of similar size."""
     count = len(sources.names)
     known = (sources.number >= 0) & (sources.number < count)
     place = sources.number[known]

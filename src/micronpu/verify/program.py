@@ -87,13 +87,7 @@ class Expected:
         *,
         proposal: str = "",
     ) -> Expected:
-        """Run the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
-
-        Args:
-            quantized: its states are inputs and outputs.
-            known: its results for all calls of the trial; None if it has not been run.
-            proposal: hint for more precision than int8; "" without one.
-        """
+        """Run the quantized model in eager mode, which takes as much memory as compiling it: not at the same time."""
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
         rows = trial.rows[: 1 if slow else None]
         if integer_io is not None:
@@ -105,11 +99,7 @@ class Expected:
         return cls(trial, rows, results, judged, quantized, integer_io, proposal)
 
     def verdict(self, program: Sequence[Row] = ()) -> tuple[ProgramAccuracy | None, tuple[ReportWarning, ...]]:
-        """Return the accuracy against the float model, and warnings about it.
-
-        Args:
-            program: results of the program for the first calls of all recordings; () to judge the quantized model.
-        """
+        """Return the accuracy against the float model, and warnings, of the program's first calls or of the module."""
         accuracy = self.judged.accuracy(program)
         own = self.judged.results[: len(self.trial.recordings)]
         in_float = self.integer_io is None
@@ -248,14 +238,7 @@ def _hangs_on_rounding(
     q: torch.Tensor,
     share: float,
 ) -> bool:
-    """Return True if every element of a result is near to one of the quantized model with perturbed rounding.
-
-    Args:
-        integer_io: of `Expected`.
-        index, edge: index and qparams of the result.
-        y, q: the program's, and the quantized model's.
-        share: fraction of their largest difference that counts as near.
-    """
+    """Return True if every element of a result is near to one of the quantized model with perturbed rounding."""
     module = program.quantized
     assert isinstance(module, GraphModule)
     nearest = (y.double() - q.double()).abs()
@@ -368,11 +351,7 @@ def _first_that_differs(
 
 
 class _Look:
-    """Compares results of operations with the integers of a quantized module, and passes on the latter.
-
-    Attributes:
-        found: the first operator that differs, with its source line; "" if none does.
-    """
+    """Compares results of operations with the integers of a quantized module, and passes on the latter."""
 
     def __init__(self, module: GraphModule, integers: Mapping[str, np.ndarray[Any, Any]], graph: Graph) -> None:
         self._integers = integers
@@ -386,7 +365,7 @@ class _Look:
             quantize = next(iter(quantizes_of(nodes[name])), nodes[name]) if name in nodes else None
             if quantize is not None and (edge := Edge.of(quantize)) is not None:
                 self._quantized[name] = quantize.name, edge
-        self.found = ""
+        self.found = ""  # the first operator that differs, with its source line
 
     def __call__(self, node: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         for name in reversed(node.origin.nodes):
@@ -400,8 +379,7 @@ class _Look:
                 continue
             instead, steps = _nearest_layout(result, wanted)
             if steps > (at.ALONE if result.dtype == np.int8 else at.ALONE_INT16) and not self.found:
-                operator = node.origin.nodes[0]  # not the fused clamp
-                self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
+                self.found = f"`{node.origin.nodes[0]}`{node.origin.at}"  # not the fused clamp
             return instead
         return None
 
@@ -431,9 +409,6 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
     """Return the results of the last sample, with rounded values that are perturbed by up to an LSB.
 
     The position of the largest of nearly equal values, or a comparison of two, may then change without an error.
-
-    Args:
-        rows: samples that run one after the other; more than one is relevant only for a module with states.
     """
     random = torch.Generator().manual_seed(seed)
     share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other

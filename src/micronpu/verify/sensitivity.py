@@ -64,11 +64,7 @@ class Fidelity:
         found: Sequence[Sequence[torch.Tensor]],
         lengths: Sequence[int] = (),
     ) -> Fidelity:
-        """Compare results, call by call.
-
-        Args:
-            lengths: calls of each recording, whose noise is summed: most calls are quiet.
-        """
+        """Compare results call by call, with recordings of these lengths as samples, since most calls are quiet."""
         peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
         behind = [i for i, peak in enumerate(peaks) if peak > SATURATED]
         means = {i: mean for i in range(len(peaks)) if (mean := _mean_of_number([row[i] for row in exact])) is not None}
@@ -408,12 +404,7 @@ def beside_own_qparams(
     results: Sequence[Row],
     seen: Sequence[Row],
 ) -> list[Beside]:
-    """Return the ratios of each float output.
-
-    Args:
-        tried: samples that the program ran, with the results of the float model and its own.
-        seen: samples that chose the ranges; those not tried are run by the quantized module instead of the program.
-    """
+    """Return the ratios of each float output."""
     ends, first = _ends(dequantized), dict[Node, tuple[float, float]]()
     others = []
     for row in seen:

@@ -16,13 +16,13 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend import program
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import named
 from micronpu.frontend.tensors import results_of
 from micronpu.ir.facts import Facts, Form
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
 from micronpu.ops.facts import name_of
-from micronpu.partition.host_block import named
 from micronpu.partition.kernels import has_some_kernel
 from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.quantize.data import of_recording
@@ -77,13 +77,7 @@ def of_data(
 def of_graph(
     module: GraphModule, exact: Sequence[Row], *, proposal: str, accuracy: ProgramAccuracy | None = None
 ) -> tuple[ReportWarning, ...]:
-    """Return warnings about a quantized module.
-
-    Args:
-        exact: results of the float model for some samples.
-        proposal: hint for more precision than int8; "" without one.
-        accuracy: of the program, if it has been run: potential losses that have not occurred are not reported.
-    """
+    """Return warnings about a quantized module."""
     view = program.ProgramView(module)
     lost: list[ReportWarning] = []
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < thresholds.NO_LOSS:
@@ -107,9 +101,9 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
     if report.delegated:
         return _products_on_core(report)
     first = report.in_float[0]
-    where = f" ({first.origin.source})" if first.origin.source else ""
     reason = first.reasons[0] if first.reasons else None
-    what = f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`{where}"
+    what = f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`"
+    what += first.origin.at
     what += f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."
     hint = (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator"
     return (ReportWarning(WARNING, NOTHING_DELEGATED, what, hint, **_place_of_verdict(first)),)
@@ -122,12 +116,9 @@ def _products_on_core(report: DelegationReport) -> tuple[ReportWarning, ...]:
     if not slow:
         return ()
     first, macs = slow[0], sum(v.macs for v in slow)
-    where = f" ({first.origin.source})" if first.origin.source else ""
     also = f" and {plural(len(slow) - 1, 'other operator')}" if len(slow) > 1 else ""
-    what = (
-        f"The core computes `{first.node}`{where}{also} in float: {macs:,} MACs, {macs / report.macs:.1%} of all, in "
-    )
-    what += f"about {sum(v.cycles for v in slow):,} of its cycles."
+    what = f"The core computes `{first.node}`{first.origin.at}{also} in float: {macs:,} MACs, "
+    what += f"{macs / report.macs:.1%} of all, in about {sum(v.cycles for v in slow):,} of its cycles."
     hint = next((reason.hint for reason in first.reasons if reason.hint), "")
     return (ReportWarning(WARNING, PRODUCTS_ON_CORE, what, hint, **_place_of_verdict(first)),)
 
@@ -200,10 +191,8 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
         deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
         if float(deviations[small]) < thresholds.INSIDE * step:
-            what = (
-                f"Feature {small} of the input `{name}` (axis {axis}) varies by {float(deviations[small]):.3g} around "
-            )
-            what += f"{float(means[small]):.3g}, less than the scale {step:.3g} can represent."
+            what = f"Feature {small} of the input `{name}` (axis {axis}) varies by {float(deviations[small]):.3g} "
+            what += f"around {float(means[small]):.3g}, less than the scale {step:.3g} can represent."
             hint = "features standardised before the model or first in it, (x - mean) / deviation"
             return ReportWarning(NOTE, "unlike-features", what, hint, node=name, operator="input")
         if len(varies) <= thresholds.FEW_FEATURES and varies.any() and not varies.all():
@@ -400,10 +389,6 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
     """Return a warning for each kind of operator that `compile` would refuse because ExecuTorch has no kernel for it.
 
     Operators with kernels of the same name pass; each other kind is lowered separately.
-
-    Args:
-        module: the quantized program.
-        verdicts: of its operators.
     """
     nodes = {node.name: node for node in module.graph.nodes}
     found: dict[str, ReportWarning] = {}
@@ -418,11 +403,8 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
         lacking = _lacking(node, module)
         if lacking:
             hint = hint_for(program.overload_name(node), "write it with operators of docs/support-table.md")
-            where = f" ({verdict.origin.source})" if verdict.origin.source else ""
-            what = (
-                f"The program cannot run: `{verdict.node}`{where} is left to the host, and ExecuTorch has no kernel "
-                f"for {lacking}."
-            )
+            what = f"The program cannot run: `{verdict.node}`{verdict.origin.at} is left to the host, and ExecuTorch "
+            what += f"has no kernel for {lacking}."
             found.setdefault(lacking, ReportWarning(WARNING, NO_KERNEL, what, hint, **_place_of_verdict(verdict)))
     return tuple(found.values())
 

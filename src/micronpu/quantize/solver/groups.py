@@ -57,9 +57,6 @@ def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[
 
     A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor, and
     of the tensor itself, if the specs agree.
-
-    Args:
-        apart: edges that do not share qparams with their tensor.
     """
     parents: dict[Place, Place] = {place: place for place in specs}
 
@@ -224,14 +221,9 @@ def _observe_parts(
 ) -> None:
     """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
-        y = cat(x, a); z = cat(y, b), and y is read elsewhere    a shares the qparams of y, its own or those of z
-        y = cat(x, a); z = cat(x, b)                             y and z may each have their own
-        y = minimum(x, a)                                        x and a share those of y, and may saturate
-
-    Args:
-        observers: of all places.
-        apart: for each place the representative of its group without concatenations.
-        group_edges: the edges of concat groups.
+    y = cat(x, a); z = cat(y, b), and y is read elsewhere    a shares the qparams of y, its own or those of z
+    y = cat(x, a); z = cat(x, b)                             y and z may each have their own
+    y = minimum(x, a)                                        x and a share those of y, and may saturate
     """
     groups: dict[Place, list[Place]] = {}
     for place, first in apart.items():
