@@ -82,11 +82,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Lowering:
-    """One lowering of an overload.
-
-    Attributes:
-        overload: ATen name with overload, such as ``conv2d.default``.
-    """
+    """One lowering of an ATen overload, such as ``conv2d.default``."""
 
     overload: str
 
@@ -269,11 +265,7 @@ LOWERINGS: dict[str, tuple[Lowering, ...]] = {}
 
 
 def add_lowering(lowering: Lowering) -> None:
-    """Register a lowering.
-
-    Raises:
-        InternalError: the overload has an operator or table already, or a decomposition of that name.
-    """
+    """Register a lowering; an overload has one operator or table, and one decomposition of a name."""
     known = LOWERINGS.get(lowering.overload, ())
     if isinstance(lowering, Decomposition):
         if any(isinstance(w, Decomposition) and w.name == lowering.name for w in known):

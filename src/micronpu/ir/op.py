@@ -207,11 +207,7 @@ class Op(ABC):
 
     @abstractmethod
     def to_litert(self, emit: Any) -> None:
-        """Writes the operator into a LiteRT model.
-
-        Args:
-            emit: a `micronpu.emit.litert.LiteRtEmitter`, a format of a higher package.
-        """
+        """Write the operator into a LiteRT model, by a `micronpu.emit.litert.LiteRtEmitter` of a higher package."""
 
     @abstractmethod
     def to_tosa(self, emit: Any) -> Any:

@@ -15,11 +15,7 @@ KEPT = 2
 
 
 def is_two_in_four(weights: Array) -> bool:
-    """True if at least two of each four weights along the last axis are zero.
-
-    Args:
-        weights: [..., C], such as [O, KH, KW, C] of a convolution or [O, I] of a linear layer.
-    """
+    """True if at least two of each four weights [..., C], such as [O, KH, KW, C], are zero along the last axis."""
     if weights.ndim < 2 or not weights.size:
         return False
     # Weights without the pattern usually lack it in the first output already.

@@ -150,11 +150,7 @@ def imports(
     facts: Facts | None = None,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
-    """Mark a function as the importer of ATen overloads that become several operators of micronpu.
-
-    Args:
-        facts, arguments: as for `from_aten`.
-    """
+    """Mark a function as the importer of ATen overloads that become several operators; arguments as in `from_aten`."""
 
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:

@@ -164,13 +164,7 @@ def channels_first(node: AtenNode, x: Tensor) -> Tensor:
 
 
 def to_image(node: AtenNode, x: Tensor, spatial: int) -> Tensor:
-    """The operand of a window operator as [N, H, W, C].
-
-    [N, C, L] is an image of height 1; a missing N counts as 1.
-
-    Args:
-        spatial: number of spatial axes, 1 or 2.
-    """
+    """The operand of a window over 1 or 2 axes as [N, H, W, C]: [N, C, L] has height 1, and a missing N counts as 1."""
     if len(x.shape) not in (spatial + 1, spatial + 2):
         raise UnsupportedError(
             f"`{node.overload}` of a tensor of rank {len(x.shape)} is not imported; it works on rank {spatial + 1} and "

@@ -177,11 +177,7 @@ def weighted_sum(node: AtenNode, x: Tensor, axes: tuple[int, ...], weight: float
 
 
 def weights(node: AtenNode, x: Tensor, data: Array, outputs: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Weights of ones and zeros, which only add, and their zero bias.
-
-    Args:
-        scale: value that a one represents.
-    """
+    """Weights of ones, which represent ``scale``, and of zeros, which only add, and their zero bias."""
     kernel = TensorType(data.shape, DType.INT8, QParams.per_tensor(scale, 0))
     bias = TensorType((outputs,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale * scale, 0))
     return node.constant(data, kernel), node.constant(np.zeros(outputs), bias)

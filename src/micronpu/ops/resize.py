@@ -340,11 +340,7 @@ def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: Array) -> TosaT
 
 
 def bilinear(emit: TosaEmitter, sizes: Sequence[int], steps: Sequence[int], offsets: Sequence[int]) -> TosaTensor:
-    """The bilinear filter with coordinates ``i * step + offset`` in units of 1/1024 of an element.
-
-    Args:
-        sizes: height and width of the result.
-    """
+    """The bilinear filter to a height and width; coordinates ``i * step + offset`` in 1/1024 of an element."""
     x = emit.input(0)
     axes = []
     for before, after, step, offset in zip(x.shape[1:3], sizes, steps, offsets, strict=True):

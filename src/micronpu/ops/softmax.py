@@ -526,11 +526,7 @@ def _is_for_softmax(write: Writer) -> bool:
 
 
 def _hides(write: Writer, least: float, most: float | None = None) -> int:
-    """Sign of the infinity that constants represent, if the readers of the result only depend on that; else 0.
-
-    Args:
-        most: the largest of several constants, of which ``least`` is the smallest.
-    """
+    """Sign of the infinity that constants from ``least`` to ``most`` are to readers that depend on it alone; else 0."""
     most = least if most is None else most
     if most <= _FAR:
         return -1 if _is_for_softmax(write) or write.ends(added=False) <= {*SOFTMAX, *MAXIMA} else 0

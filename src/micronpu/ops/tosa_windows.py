@@ -87,9 +87,6 @@ def covering(
     """Extend constant weights by zeros, so that the windows cover all of x, if that is cheap.
 
     Removing uncovered elements would copy x.
-
-    Args:
-        axes: indices of the kernel's height and width in ``weight``; its dilation is 1.
     """
     if weight.data is None:
         return weight
@@ -176,10 +173,6 @@ class _Phase(NamedTuple):
 
     @classmethod
     def of(cls, emit: TosaEmitter, axis: int, size: int, stride: int, crop: int, offset: int) -> _Phase:
-        """
-        Args:
-            size: elements of the whole result along the axis.
-        """
         given, kernel = emit.input(0).shape[axis], emit.input(1).shape[axis]
         first, whole = (offset + crop) % stride, (offset + crop) // stride
         taps = max(-(-(kernel - first) // stride), 1)

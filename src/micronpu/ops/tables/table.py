@@ -254,11 +254,7 @@ def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> _
 
 
 def is_near(function: RealFunction, entries: npt.ArrayLike, most: float = NEAR) -> bool:
-    """True if one table approximates a function of int16 numbers; arguments as in `parts_of`.
-
-    Args:
-        most: largest error, in LSB.
-    """
+    """True if one table approximates a function of int16 numbers, as in `parts_of`, within ``most`` LSB."""
     return _NO_TABLES.plus(TablePart(1, tuple(np.asarray(entries).tolist()))).off(*_wanted(function)) <= most
 
 
@@ -271,11 +267,7 @@ def _wanted(function: RealFunction) -> tuple[npt.NDArray[np.float64], npt.NDArra
 
 
 def continued(function: RealFunction, numbers: Reals, largest: float) -> Reals:
-    """Results for increasing numbers; undefined ones are interpolated from their neighbours.
-
-    Args:
-        largest: replacement of infinity.
-    """
+    """Results for increasing numbers; undefined ones are interpolated, and infinity becomes ``largest``."""
     with np.errstate(all="ignore"):
         results = np.asarray(function(numbers), np.float64)
     has = ~np.isnan(results)
@@ -286,11 +278,7 @@ def continued(function: RealFunction, numbers: Reals, largest: float) -> Reals:
 
 
 def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> _Tables:
-    """Tables of increasing resolution for results of all numbers.
-
-    Args:
-        gains: of the second and later tables.
-    """
+    """Tables for results of all numbers, of increasing resolution by ``gains`` from the second on."""
     rest, tables = wanted, _NO_TABLES
     for gain, finer in zip((1, *gains), (*gains, 0), strict=True):
         last = -_LOWEST // gain  # of the window
