@@ -97,11 +97,7 @@ class Staged:
 
 
 def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> tuple[Written, tuple[str, ...]]:
-    """Lower the core parts around the NPU's to a program, and return notes of the report about its kernels.
-
-    Raises:
-        UnsupportedError: an operator on the core has no kernel.
-    """
+    """Lower the core parts around the NPU's to a program, and return notes of the report about its kernels."""
     named: dict[str, bytes] = {}
     for method in methods:
         named |= named_data_of(method)
@@ -141,11 +137,7 @@ def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
 
 
 def program_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> CompiledProgram:
-    """Return the program of all methods, verified.
-
-    Raises:
-        MicroNpuError: it cannot be lowered, differs from the quantized model, or misses a budget.
-    """
+    """Return the program of all methods, verified."""
     with clock.step("lower"), quiet():
         made, notes = lowered(staged, checks.allow_missing_kernels)
         buffer = stamp(made.buffer)

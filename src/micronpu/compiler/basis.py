@@ -86,9 +86,6 @@ class CompileRequest:
 
         Args:
             target: replaces the recorded target: a chip file may have moved.
-
-        Raises:
-            OptionError: an argument is a Python object, or does not exist.
         """
         values = _read(values_by_name)
         groups: dict[str, dict[str, Any]] = {"options": {}, "quantization": {}, "transforms": {}, "verify": {}}

@@ -45,12 +45,7 @@ def write_etrecord(
     kernels: Mapping[int, tuple[int, ...]] | None = None,
     method: str = "",
 ) -> Path:
-    """Write the record.
-
-    Raises:
-        FileError: it cannot be written.
-        ModelError: the partitions were compiled without debug handles.
-    """
+    """Write the record."""
     check_writable(path)
     if partitions and not any(handles for part in partitions for handles in part.debug_handles.values()):
         raise ModelError(

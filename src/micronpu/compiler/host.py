@@ -145,11 +145,7 @@ def _with_prices(report: DelegationReport, quantized: GraphModule, device: Devic
 
 
 def float_cycles(macs: int, elements: int, chip: Chip | None) -> int:
-    """Estimated cycles of an operator in a portable float kernel, by default on a core that computes with floats.
-
-    Args:
-        elements: of the tensors that it reads and writes.
-    """
+    """Estimated cycles of an operator in a portable float kernel that reads and writes so many elements."""
     core = CORES.get(chip.core) if chip is not None else None
     slower = at.SOFT_FLOAT if core is not None and core.instructions is InstructionSet.SCALAR else 1.0
     return round(at.FLOAT_CALL + slower * (elements * at.FLOAT_ELEMENT + macs * at.FLOAT_MAC))

@@ -121,7 +121,6 @@ def chosen(
 
     Args:
         modules: the float methods; they are not changed.
-        sequences: calibration data.
         trials: samples or recordings for the evaluation of each method, and the float model's results.
         plain: the methods quantized by `allowed.quantizer(allowed.activations, {})`.
         statistics: of that quantization; None for none.
@@ -302,9 +301,6 @@ class Search:
 
         Args:
             known: the float methods calibrated for these settings; not changed.
-
-        Raises:
-            MicroNpuError: the methods cannot be quantized so, such as with two precisions for a state.
         """
         quantizers = {name: self.allowed.quantizer(activations, settings) for name in self.modules}
         if known is None:

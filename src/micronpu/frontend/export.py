@@ -36,11 +36,7 @@ from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leav
 
 
 def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return a module that takes the same inputs in order, and these inputs.
-
-    Raises:
-        ModelError: it is no module, or its forward has no such argument.
-    """
+    """Return a module that takes the same inputs in order, and these inputs."""
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order.",

@@ -102,9 +102,6 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     """Return a separate copy of a float model as a graph, for any batch size if possible and if it has no states.
 
     Its states are its last inputs and outputs. It need not be exported again.
-
-    Raises:
-        ModelError: it cannot be exported, or is quantized already.
     """
     if isinstance(model, GraphModule) and not is_float(model):
         raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
@@ -150,11 +147,7 @@ def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torc
 
 
 def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
-    """Return an exported program as a module with its weights, in float32 if ``convert_floats``; a module unchanged.
-
-    Raises:
-        ModelError: it is neither.
-    """
+    """Return an exported program as a module with its weights, in float32 if ``convert_floats``; a module unchanged."""
     if isinstance(program, GraphModule):
         return program
     if isinstance(program, torch.export.ExportedProgram):
@@ -199,14 +192,7 @@ def is_quantized(model: Any) -> bool:
 
 
 def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """Return a converted module ready to be compiled: without dropouts, with the shapes of the example inputs.
-
-    Args:
-        quantized: the result of `convert_pt2e`; it is not changed.
-
-    Raises:
-        ModelError: the module is prepared but not converted, or does not take the example inputs.
-    """
+    """Return a converted module ready to be compiled: without dropouts, with the shapes of the example inputs."""
     waiting = _observers(quantized)
     if waiting:
         raise ModelError(

@@ -252,9 +252,6 @@ def remove_empty_tensors(module: GraphModule) -> None:
     sum(x[:, :0])             0
     split(x, (0, 8))          slice(x, 0, 8)
     linear(x[:, :0], w, b)    b, in each row
-
-    Raises:
-        ModelError: an operator computes something of an empty tensor that is not known, or a result is empty.
     """
     if not any(map(_is_empty, module.graph.nodes)):
         return

@@ -434,9 +434,6 @@ def import_piece(view: ProgramView, nodes: Iterable[Node]) -> GraphPiece:
 
     Args:
         nodes: in execution order; a quantize represents the operator before it.
-
-    Raises:
-        UnsupportedError: a node cannot be imported.
     """
     importer = Importer(view)
     for node in nodes:
@@ -498,11 +495,9 @@ def assemble(
     """Join pieces into one graph; the pieces are not changed.
 
     Args:
-        pieces: in the order of the program.
         inputs: integer nodes that the pieces read, in the order of the graph's inputs.
         outputs: quantize nodes of the pieces whose integers are read outside.
         images: integer nodes that are passed as [N, H, W, C].
-        instead: replacements for nodes of the pieces.
 
     Returns:
         The graph.  Inputs and outputs that the program keeps channels-last in memory have that shape, so that the bytes

@@ -249,11 +249,8 @@ def _with_qparams(state: State, edge: Edge, value: Node) -> State:
 def integer_states(module: GraphModule) -> GraphModule:
     """Convert the states of a converted module to integers, in place.
 
-        h float -> quantize -> h8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
-                               h8 -> dequantize -> .. -> quantize -> y8
-
-    Raises:
-        ModelError: a state has different qparams as input and as output.
+    h float -> quantize -> h8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
+                           h8 -> dequantize -> .. -> quantize -> y8
     """
     states = states_of(module)
     if not states:
@@ -296,9 +293,6 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
 
     Otherwise both would stay on the core, since they share one quantize.  The new qparams are those of the clamp's
     result: they saturate only values that the clamp removes as well, so that the result is the same.
-
-    Returns:
-        True if anything was changed.
     """
     changed = False
     for node in list(module.graph.nodes):

@@ -84,11 +84,7 @@ def with_own_graph(module: GraphModule) -> GraphModule:
 def with_graph(
     program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None, **changes: Any
 ) -> ExportedProgram:
-    """Return `remade` with another graph, which it takes, whose nodes may have other names.
-
-    Args:
-        kept: indices of the outputs that the graph still has; all by default.
-    """
+    """Return `remade` with another graph, which it takes, and of the outputs only those at ``kept``, or all."""
     signature = program.graph_signature
     inputs, names, outputs = [], {}, []
     for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):

@@ -140,14 +140,7 @@ class Decisions:
         self._known: dict[Policy, dict[Unit, Decision]] = {}
 
     def refuse(self, reasons: Mapping[str, Reason]) -> bool:
-        """Keep operators off the NPU that its compiler refused; decisions on other operators stay valid.
-
-        Args:
-            reasons: by name of the node.
-
-        Returns:
-            True if any of it is new.
-        """
+        """Keep operators off the NPU that its compiler refused, by their node's name; return True if any is new."""
         new = reasons.keys() - self._refused.keys()
         self._refused |= reasons
         return bool(new)

@@ -58,9 +58,6 @@ def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverlo
     ExecuTorch preserves operators that a partitioner requests, before partitioning. Passes of the user or another
     partitioner may change the program afterwards, so that such an operator is not delegated. The core has no kernel for
     it, and needs the core ATen operators of its decomposition.
-
-    Returns:
-        True if anything was replaced.
     """
     found = [n for n in program.graph.nodes if aten_overload(n) in operators]
     for node in found:

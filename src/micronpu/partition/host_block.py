@@ -124,11 +124,7 @@ class HostBlock:
 
 
 def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> HostBlock:
-    """Return the steps of a core part.
-
-    Raises:
-        UnsupportedError: no kernel writes the results of an operator into preallocated memory.
-    """
+    """Return the steps of a core part."""
     shapes = _Shapes()
     block = HostBlock([Tensor(shapes.like(example)) for example in examples])
     with torch.no_grad():

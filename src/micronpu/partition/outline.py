@@ -174,10 +174,7 @@ def _is_in_order(node: Node) -> bool:
 def move_integers(module: GraphModule) -> bool:
     """Move integers on the core instead of dequantizing, moving and quantizing with the same qparams, in place.
 
-        c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
-
-    Returns:
-        True if anything was changed.
+    c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
     """
     chosen: dict[Node, Edge] = {}
     for node in reversed(module.graph.nodes):

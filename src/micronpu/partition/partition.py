@@ -263,9 +263,6 @@ def group(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> l
     Returns:
         Partitions in execution order, each a sorted list of vertices; every supported vertex is in exactly one. Merging
         each into one vertex keeps the graph acyclic, and no division has fewer partitions.
-
-    Raises:
-        InternalError: a vertex reads itself or a later one.
     """
     # level[v] is the number of partitions that run before or with v on the longest path to it. Each level is a
     # partition: values flow to equal or higher levels, and a value that returns from the core is at a higher one.
@@ -367,9 +364,6 @@ class ProgramOrder:
 def outlined_order(graph: FxGraph, calls: Sequence[Partition]) -> list[FxNode]:
     """Return the nodes that the outputs of a program need, in the order of need; calls are represented by their
     outputs.
-
-    Raises:
-        InternalError: a call waits for its own result.
     """
     home = {output: call for call in calls for output in call.outputs}
     order: dict[FxNode, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))

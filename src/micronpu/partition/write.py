@@ -76,9 +76,6 @@ def written(parts: Mapping[str, MethodInput], named_data: Mapping[str, bytes] | 
     Args:
         parts: by the name of the method. Several methods share buffers of the same name as one state.
         named_data: named data of the program, in addition to its partitions'.
-
-    Raises:
-        UnsupportedError: an operator has no out variant.
     """
     program = pte.Program()
     shared = _Shared(program, _SHARED if len(parts) > 1 else _OWN)

@@ -129,7 +129,6 @@ def calibrated(
     Args:
         modules: by method, with lifted states; they are consumed.
         sequences: successive calls of any method; states are reset for each sequence.
-        quantizers: by method.
         progress: called with the number of finished calls.
         statistics: of earlier quantizations with these sequences; None for none.
 
@@ -185,13 +184,7 @@ def observe_calls(
     *,
     knows_some: bool = False,
 ) -> FarValues:
-    """Run all calls of methods with observers, and narrow ranges with far values, which are returned.
-
-    Args:
-        prepared: modules by method, which may share observers.
-        progress: called with the number of finished calls.
-        knows_some: some observers have learnt already.
-    """
+    """Run all calls of methods with observers, and narrow ranges with far values, which are returned."""
     number, far = 0, FarValues()
     states = {name: states_of(module) for name, module in prepared.items()}
     runs, later = dict[str, GraphModule](), dict[str, GraphModule]()
@@ -328,11 +321,7 @@ def finished(
     quantizers: Mapping[str, Any],
     statistics: calibration_cache.FloatStatistics | None = None,
 ) -> dict[str, GraphModule]:
-    """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`.
-
-    Raises:
-        ModelError: the methods have different qparams for a state.
-    """
+    """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`."""
     made = {}
     settings = getattr(next(iter(quantizers.values())), "settings", None)  # torchao's own quantizers have none
     corrections = Corrections() if settings is None else settings.corrections

@@ -308,9 +308,6 @@ def as_finder(given: Any) -> Finder:
 
     Args:
         given: an object with ``find_nodes(model)``, a function of a node, or names or operators, one or several.
-
-    Raises:
-        OptionError: it is none of these.
     """
     if hasattr(given, "find_nodes"):
         return given.find_nodes  # type: ignore[no-any-return]
@@ -508,11 +505,7 @@ def operator_names(node: Node) -> tuple[str, ...]:
 
 
 def operator_key(operator: Any) -> str:
-    """Return ``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``.
-
-    Raises:
-        OptionError: it is none of these, or ATen has no such operator.
-    """
+    """Return ``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``."""
     if isinstance(operator, OpOverload):
         return short_name(operator)
     if isinstance(operator, OpOverloadPacket):

@@ -43,9 +43,6 @@ def calibration_sequences(
             one sequence, in their order.
         examples: the example inputs.
         kind: what the data are for, in errors.
-
-    Raises:
-        ModelError: a sequence is empty, or an input does not fit.
     """
     if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
         return [calibration_batches(calibration, examples, kind=kind)]
@@ -405,9 +402,6 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
             there are `LEAST` or more.
         are_recordings: the samples are recordings of many calls, so that fewer suffice for calibration: one in four is
             held out, from `LEAST_RECORDINGS` on.
-
-    Raises:
-        OptionError: no sample would be left to calibrate with.
     """
     if wanted is None:
         least, part = (
@@ -472,10 +466,6 @@ class CalibrationData:
 
         Args:
             float_too: run the float model on the recordings of the trial, before quantization consumes it.
-
-        Raises:
-            ModelError: an input does not fit the model, or all of the held-out data also calibrate.
-            OptionError: nothing would be left to calibrate with.
         """
         states, examples = exported.states, exported.examples
         asked = held_out if isinstance(held_out, HeldOut) else HeldOut(held_out=held_out)

@@ -60,11 +60,7 @@ def write_out(model: GraphModule, only: Collection[str] = BATCH_NORMS, *, early:
 
 
 def norms_into_parameters(model: GraphModule) -> None:
-    """Fold the batch norms of a float model in place; the new weights are parameters, which can be trained.
-
-    Raises:
-        ModelError: the statistics of a batch norm are not finite.
-    """
+    """Fold the batch norms of a float model in place; the new weights are parameters, which can be trained."""
     with torch.no_grad():
         write_out(model)
     for name, value in [*model.named_buffers(recurse=False, remove_duplicate=False)]:

@@ -142,11 +142,7 @@ class FarValues:
         return observers
 
     def clamp(self, calls: Callable[[Callable[..., Any]], Iterator[Any]]) -> None:
-        """Narrow the ranges, in place.
-
-        Args:
-            calls: repeats the calibration with a function that runs a module, and yields the results of each call.
-        """
+        """Narrow the ranges, in place."""
         ranges = {place: found for place, found in self._ranges.items() if found.limit}
         runs: dict[GraphModule, Run] = {}
 

@@ -32,9 +32,6 @@ def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
 
     It also accepts float32, and does not change the module or its tensors. Calls that are no ATen operators, such as
     control flow and quantize, compute in float32.
-
-    Args:
-        observes: False to leave out the observers.
     """
     root, graph = nn.Module(), Graph()
     copies: dict[Node, Node] = {}
@@ -93,11 +90,7 @@ def as_learner(made: GraphModule, row: Row) -> Row:
 
 
 def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True) -> GraphModule:
-    """Return `in_float64`, or the module itself if an operator has no float64 kernel, or dtypes do not match.
-
-    Args:
-        rows: inputs, of which the first is tried if the graph does not show that it works; no observer sees it.
-    """
+    """Return `in_float64`, or the module itself if an operator has no float64 kernel, or the first row fails."""
     if _has_float64(module):
         return module  # float64 would hide dtype mismatches of a model that does not run
     wide = in_float64(module, observes=observes)

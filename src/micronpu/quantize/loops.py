@@ -115,12 +115,7 @@ def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tup
 
 
 def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[GraphModule, Any], GraphModule]) -> None:
-    """Give the step of each loop observers; values that are also outside of the loop share its observers.
-
-    Args:
-        prepared: the model with its observers.
-        prepare: `prepare_pt2e`.
-    """
+    """Give the step of each loop observers; values that are also outside of the loop share its observers."""
     for node, loop in loops_of(prepared):
         inner = copy.copy(quantizer)
         inner.settings = _StepSettings(**(vars(quantizer.settings) | {"io": quantizer.settings.default}))

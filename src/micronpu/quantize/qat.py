@@ -171,10 +171,6 @@ def train_or_calibrate(
     Args:
         batches: of inputs, at least one; with ``train`` only their shapes matter.
         around: returns a context for training, from the float program and the module to train.
-
-    Raises:
-        OptionError: the quantizer is not for QAT, or ``train`` cannot be called.
-        ModelError: there is NaN or infinity in the module after training.
     """
     if train is not None and not callable(train):
         raise OptionError(
@@ -199,11 +195,7 @@ def train_or_calibrate(
 
 
 def train_prepared(prepared: GraphModule, train: Train) -> None:
-    """Train the result of `prepare_qat_pt2e`, in place; it is then ready for `convert_pt2e`.
-
-    Raises:
-        ModelError: after training there is NaN or infinity in the module, or it has never been run.
-    """
+    """Train the result of `prepare_qat_pt2e`, in place; it is then ready for `convert_pt2e`."""
     allow_train_and_eval(prepared)
     prepared.train()
     with bounded(prepared):

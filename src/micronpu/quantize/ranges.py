@@ -52,9 +52,6 @@ def fit_ranges(
     Args:
         rows: calibration samples of each method.
         statistics: of earlier quantizations with these samples; None for none.
-
-    Raises:
-        ModelError: an operator has no derivative.
     """
     network = network_of(prepared) if statistics is not None else ""
     statistics = statistics if network else None
@@ -200,12 +197,7 @@ class SharedRange:
         self.sums = _SumsOfSamples([], [], torch.zeros_like(self._lows), torch.zeros_like(self._highs))
 
     def add(self, values: Mapping[str, Any], slopes: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
-        """Add a sample.
-
-        Args:
-            values: of the network, by node.
-            slopes: for each direction, the derivatives of the results with respect to them, if any.
-        """
+        """Add a sample."""
         lows, highs = ([torch.zeros_like(ends) for _ in slopes] for ends in (self._lows, self._highs))
         for node in self.nodes:
             own = {number: g for number, of in enumerate(slopes) if (g := _finite(of.get(node.name))) is not None}
@@ -268,9 +260,6 @@ def _beyond(
 ) -> Iterator[tuple[Sums, Sums, float]]:
     """Yield for each slope g, and for each of the lows, and of the highs, the sum of g (end - x) over x beyond it, and
     that of g^2; and the sum of g^2 over all x but zeros.
-
-    Args:
-        lows, highs: of `_towards_zero`.
     """
     x, least = x.flatten().double(), len(lows)
     is_value, (low, high) = (x != 0).double(), map(float, x.aminmax()) if x.numel() else (0.0, 0.0)

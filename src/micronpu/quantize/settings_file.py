@@ -43,12 +43,7 @@ _DEFAULT, _FLOAT = "default", "float"
 
 
 def read_quantization(given: Settings) -> dict[str, Any]:
-    """Return the dictionary of a file, or the dictionary itself; `configure` checks its content.
-
-    Raises:
-        FileError: the file cannot be read.
-        OptionError: it is no TOML, or the argument is no file.
-    """
+    """Return the dictionary of a file, or the dictionary itself; `configure` checks its content."""
     if isinstance(given, Mapping):
         return dict(given)
     if not isinstance(given, str | os.PathLike):
@@ -75,11 +70,7 @@ def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
 
 
 def configure(quantizer: StaticQuantizer, given: Settings) -> StaticQuantizer:
-    """Apply a file or a dictionary to a quantizer, which keeps its configuration for anything unset.
-
-    Raises:
-        OptionError: an unknown name or value; names of parts are checked when the quantizer annotates a model.
-    """
+    """Apply a file or a dictionary to a quantizer, which keeps its configuration for anything unset."""
     where = f"the quantization file {os.fspath(given)}" if isinstance(given, str | os.PathLike) else "`quantization`"
     settings = read_quantization(given)
     known = (*_CORRECTIONS, _DEFAULT, *_PARTS)

@@ -76,11 +76,7 @@ def level_norms(modules: Iterable[GraphModule]) -> None:
 
 
 def share_qparams(prepared: Mapping[str, GraphModule]) -> None:
-    """Share one observer among all places of the same state, or the same source line of the same module.
-
-    Raises:
-        ModelError: the methods need different qparams for a state.
-    """
+    """Share one observer among all places of the same state, or the same source line of the same module."""
     places = [place for name, module in prepared.items() for place in _places(name, module)]
     groups = {place.observer: [place.observer] for place in places}
     states: dict[Any, tuple[str, _Place]] = {}

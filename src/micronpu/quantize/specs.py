@@ -98,14 +98,7 @@ def with_spec(usual: QuantizationSpec, spec: Any) -> QuantizationSpec:
 
 
 def check_specs(specs: Mapping[str, Any], activations: str, per_channel: bool, weight_bits: int) -> None:
-    """Refuse specs that no NPU supports.
-
-    Args:
-        specs: "input_spec", "output_spec" and "weight_spec" of a configuration, None for the usual ones.
-
-    Raises:
-        OptionError: the spec, and what is supported.
-    """
+    """Refuse specs that no NPU supports."""
     dtype, limit = (torch.int16 if activations == "int16" else torch.int8), 2 ** (weight_bits - 1) - 1
     for name, spec in specs.items():
         if spec is not None and name == "weight_spec":

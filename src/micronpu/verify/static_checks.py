@@ -49,8 +49,6 @@ def of_data(
     """Return warnings about calibration samples.
 
     Args:
-        rows: all samples.
-        names: of the inputs.
         calibrating: number of calls that choose the ranges.
         distinct: number of distinct samples or recordings; None if unknown.
         steps: number of LSBs in the range of an input.

@@ -408,11 +408,7 @@ def _addends(value: Value) -> Iterable[Value]:
 
 
 def share_states(values: Values, places: dict[Place, Any]) -> None:
-    """Merge the groups that share qparams with a state's old and new value, in place.
-
-    Raises:
-        ModelError: operators prescribe different qparams, or dtypes.
-    """
+    """Merge the groups that share qparams with a state's old and new value, in place."""
     for state in values.states:
         old = places.get(state.old)
         if old is None:
