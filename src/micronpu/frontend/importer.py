@@ -134,6 +134,14 @@ def path_to_constant(view: ProgramView, source: Any) -> list[Node]:
     return []
 
 
+def known_shape(node: Node) -> tuple[int, ...]:
+    """Return the shape of a result; raise `UnsupportedError` if a size is only known at run time."""
+    if (shape := static_shape(node)) is None:
+        what = f"The shape of `{node.name}` is only known at run time."
+        raise UnsupportedError(what, hint="export the model with static shapes")
+    return shape
+
+
 class NodeArguments:
     """The plain arguments of an FX node; the part of `AtenNode` that needs no quantization."""
 
@@ -173,13 +181,7 @@ class QuantizedNode(NodeArguments):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        shape = static_shape(self.node)
-        if shape is None:
-            raise UnsupportedError(
-                f"The shape of `{self.node.name}` is only known at run time.",
-                hint="export the model with static shapes",
-            )
-        return shape
+        return known_shape(self.node)
 
     @property
     def output(self) -> QParams:
@@ -278,11 +280,7 @@ class Importer:
         if integers in self.values:
             return self.values[integers]
         constant = self.view.constant(integers)
-        shape = static_shape(source) if constant is None else tuple(constant.shape)
-        if shape is None:
-            raise UnsupportedError(
-                f"The shape of `{source.name}` is only known at run time.", hint="export the model with static shapes"
-            )
+        shape = known_shape(source) if constant is None else tuple(constant.shape)
         type = TensorType(shape, edge.dtype, edge.qparams)
         if constant is not None:
             self.values[integers] = self.builder.constant(self.view.array(integers), type)
@@ -297,9 +295,7 @@ class Importer:
         if not isinstance(source, Node) or not is_index(source):
             raise UnsupportedError(f"`{reader.name}` takes indices that are not int32.", hint="indices.int()")
         if source not in self.values:
-            if (shape := static_shape(source)) is None:
-                raise UnsupportedError(f"The shape of `{source.name}` is only known at run time.")
-            type, is_known = TensorType(shape, DType.INT32), self.view.constant(source) is not None
+            type, is_known = TensorType(known_shape(source), DType.INT32), self.view.constant(source) is not None
             self.values[source] = (
                 self.builder.constant(self.view.array(source), type) if is_known else self.builder.input(type)
             )

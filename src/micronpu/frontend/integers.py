@@ -25,6 +25,7 @@ from micronpu.frontend.program import (
     origin_of,
     place_behind,
     quantizes_of,
+    substitute,
     value_of,
 )
 from micronpu.frontend.tensors import KEY, State, constant_nodes, results_of, state_ends, states_of
@@ -155,8 +156,7 @@ def _take_integers(holder: Node, dtype: torch.dtype) -> None:
     holder.meta["val"] = value_of(holder).to(dtype)
     holder.meta.pop("tensor_meta", None)
     for quantize in quantizes_of(holder):
-        quantize.replace_all_uses_with(holder)
-        holder.graph.erase_node(quantize)
+        substitute(quantize, holder)
 
 
 def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:

@@ -160,6 +160,12 @@ def readers_of(integers: Node) -> set[Node]:
     return {r for user in integers.users for r in (user.users if is_dequantize(user) else (user,))}
 
 
+def substitute(node: Node, made: Node) -> None:
+    """Make all readers of a node read another value, and erase the node."""
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
 def place_behind(value: Node) -> Node:
     """Return the first node behind a value that is not an input of the program: inputs come first."""
     place = value.next

@@ -26,7 +26,7 @@ from torch.fx.graph import CodeGen
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
-from micronpu.frontend.program import calls_into, overload_name, overload_of
+from micronpu.frontend.program import calls_into, overload_name, overload_of, substitute
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE, NEGATED_VIEW, NEGATIVE
 from micronpu.upstream.torch import codegen_of, tree_leaves
@@ -339,8 +339,7 @@ def _drop_copies(graph: Graph) -> dict[Node, Node]:
                 continue
             if not value.is_floating_point() and (value.shape, value.dtype) == (source.shape, source.dtype):
                 dropped[node] = node.args[1]
-                node.replace_all_uses_with(node.args[1])
-                graph.erase_node(node)
+                substitute(node, node.args[1])
     return dropped
 
 
@@ -381,15 +380,13 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
         inputs.append(holder)
         found[path] = State(plain, holder.name, operator.attrgetter(path)(module).detach().clone()), value or holder
         for reader in readers:
-            reader.replace_all_uses_with(holder)
-            graph.erase_node(reader)
+            substitute(reader, holder)
 
     for write in (by_name[name] for name in names):
         source, value = write.args[:2]
         assert isinstance(source, Node) and isinstance(value, Node)
         if str(source.target) not in found:
-            write.replace_all_uses_with(value)
-            graph.erase_node(write)
+            substitute(write, value)
             hold_in_an_input(str(source.target), value)
     for path in sorted(read):
         hold_in_an_input(path, None)

@@ -37,6 +37,7 @@ from micronpu.frontend.program import (
     quantizes_of,
     shifted_bytes,
     static_shape,
+    substitute,
     value_of,
 )
 from micronpu.frontend.tensors import attribute, clean, put, read, replace_each, states_of
@@ -192,8 +193,7 @@ def move_integers(module: GraphModule) -> bool:
                 node.replace_input_with(operand, integers_behind(operand))
         node.meta["val"] = value_of(node).to(qparams.torch_dtype)
         for reader in quantizes_of(node):
-            reader.replace_all_uses_with(node)
-            module.graph.erase_node(reader)
+            substitute(reader, node)
     clean(module, bool(chosen))
     return bool(chosen)
 

@@ -33,7 +33,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
-from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of
+from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of, substitute
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
 from micronpu.ir.lowering import facts_of
@@ -406,8 +406,7 @@ class Unfold(Hook):
             new_bias = add_buffer(model, frozen_bias(b, g, t, m, v, self.eps), "folded_bias")
         set_parameters(layer, bias=new_bias)
         _settle_weight(model, layer)
-        norm.replace_all_uses_with(layer)
-        model.graph.erase_node(norm)
+        substitute(norm, layer)
         model.graph.erase_node(node)
 
 
@@ -420,8 +419,7 @@ class Settle(Hook):
             value = add_buffer(model, evaluate(model, node.args[0]), "folded_bias")
         for layer in list(node.users):
             _settle_weight(model, layer)
-        node.replace_all_uses_with(value)
-        model.graph.erase_node(node)
+        substitute(node, value)
 
 
 class LastWeights(Hook):
@@ -543,8 +541,7 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
             shift = model.graph.call_function(frozen_bias, (bias, gamma, beta, mean, variance, eps))
             settled = _submodule(model, Settle(), (shift,))
             set_parameters(layer, weight=scaled, bias=settled)
-            norm.replace_all_uses_with(layer)
-            model.graph.erase_node(norm)
+            substitute(norm, layer)
             return
     set_parameters(layer, weight=scaled, bias=None)
     norm.target = folded_batch_norm
