@@ -309,11 +309,7 @@ _HIDDEN = (
 
 
 def _memory_of(
-    plan: Plan,
-    size: int,
-    board: Board,
-    consists_of: Sequence[Mapping[str, int]],
-    parts: Sequence[CompiledPartition],
+    plan: Plan, size: int, board: Board, consists_of: Sequence[Mapping[str, int]], parts: Sequence[CompiledPartition]
 ) -> MemoryReport:
     """Return the memory use of a program."""
     pools = pools_of(plan)

@@ -24,14 +24,7 @@ from micronpu.frontend.units import macs_of
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.notes import coarse_notes, pattern_notes
-from micronpu.partition.outline import (
-    DelegateCall,
-    boundary,
-    compute_contiguously,
-    outline,
-    pass_on_integers,
-    scan,
-)
+from micronpu.partition.outline import DelegateCall, boundary, compute_contiguously, outline, pass_on_integers, scan
 from micronpu.partition.partition import Partitioning
 from micronpu.program.io import packed
 from micronpu.quantize.loops import loops_of

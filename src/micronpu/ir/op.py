@@ -146,11 +146,7 @@ def shares_qparams(
 
 
 def fixed_qparams(
-    scale: float,
-    zero_point: int,
-    *,
-    int16_scale: float | None = None,
-    limits: tuple[float, float] | None = None,
+    scale: float, zero_point: int, *, int16_scale: float | None = None, limits: tuple[float, float] | None = None
 ) -> QuantizationRule:
     """Return the rule for a result whose range is known in advance.
 

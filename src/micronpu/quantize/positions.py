@@ -151,12 +151,7 @@ class _Tables:
     """Values that depend only on one position."""
 
     def __init__(
-        self,
-        model: GraphModule,
-        root: Node,
-        capabilities: Capabilities,
-        known: dict[bytes, Node],
-        shared: Shared,
+        self, model: GraphModule, root: Node, capabilities: Capabilities, known: dict[bytes, Node], shared: Shared
     ) -> None:
         self._model, self._root, self._capabilities = model, root, capabilities
         self._known, self._shared = known, shared

@@ -134,10 +134,7 @@ def _is_behind_dropout(node: Node, group: set[Node]) -> bool:
 
 
 def quantize_aware_training(
-    model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] | torch.Tensor,
-    train: Train,
-    quantizer: Any,
+    model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor, train: Train, quantizer: Any
 ) -> GraphModule:
     """Train a copy of a float model with fake quantization and convert it.
 

@@ -113,10 +113,7 @@ def _with_program(
 
 
 def judge(
-    module: GraphModule,
-    trial: Trial,
-    integer_io: IntegerIO | None = None,
-    known: Sequence[Sequence[Row]] | None = None,
+    module: GraphModule, trial: Trial, integer_io: IntegerIO | None = None, known: Sequence[Sequence[Row]] | None = None
 ) -> JudgedResults:
     """Run a quantized module on all samples of a trial, for a comparison with the float model.
 
