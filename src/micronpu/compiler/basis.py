@@ -104,10 +104,8 @@ class CompileRequest:
         given = {key: tuple(v) if isinstance(v, list) else v for key, v in groups["options"].items()}
         found = find_target(name)
         if flags := given.get("extra_flags"):
-            raise OptionError(
-                f"The manifest hands {' '.join(map(str, flags))} to another tool's command, and it may be anybody's.",
-                hint="compile it with these flags, and compare the two with `micronpu diff --why`",
-            )
+            what = f"The manifest hands {' '.join(map(str, flags))} to another tool's command, and it may be anybody's."
+            raise OptionError(what, hint="compile it with these flags, and compare the two with `micronpu diff --why`")
         sparsity = groups["transforms"].pop("sparsity", None)
         try:
             made = None if sparsity is None else SparsityOptions(**sparsity)
@@ -120,9 +118,8 @@ class CompileRequest:
                 Verification(**groups["verify"]),
             )
         except (TypeError, ValueError) as error:
-            raise OptionError(
-                f"The manifest has options that do not fit this micronpu: {error}.", hint="the micronpu that wrote it"
-            ) from error
+            what = f"The manifest has options that do not fit this micronpu: {error}."
+            raise OptionError(what, hint="the micronpu that wrote it") from error
 
 
 def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
@@ -182,6 +179,5 @@ def _read(values_by_name: Mapping[str, str]) -> dict[str, Any]:
     try:
         return {name: parse_json(text) for name, text in values_by_name.items()}
     except ValueError as error:
-        raise OptionError(
-            f"The manifest's options are damaged: {error}.", hint="compile again with --manifest"
-        ) from error
+        what = f"The manifest's options are damaged: {error}."
+        raise OptionError(what, hint="compile again with --manifest") from error

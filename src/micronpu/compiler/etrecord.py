@@ -48,10 +48,8 @@ def write_etrecord(
     """Write the record."""
     check_writable(path)
     if partitions and not any(handles for part in partitions for handles in part.debug_handles.values()):
-        raise ModelError(
-            "The program was compiled without debug handles, so that an ETRecord could name no line of the model.",
-            hint="compile the model again",
-        )
+        what = "The program was compiled without debug handles, so that an ETRecord could name no line of the model."
+        raise ModelError(what, hint="compile the model again")
     plan, _ = read_plan(program, method=method)
     with quiet():
         reference = _reference(module, inputs)

@@ -87,9 +87,8 @@ class FinishedMethod:
 
         def __getattr__(self, name: str) -> Any:
             if name in _OF_THIS_PROCESS:
-                raise ModelError(
-                    f"The program was pickled, and `{name}` does not travel with it.", hint="compile the model again"
-                )
+                what = f"The program was pickled, and `{name}` does not travel with it."
+                raise ModelError(what, hint="compile the model again")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def reset(self) -> None:
@@ -180,10 +179,8 @@ class CompiledProgram(Shown, Generic[ReportT]):
     def _only(self, attribute: str) -> FinishedMethod:
         """Return the only method, or the one that was selected by `methods`."""
         if len(self._selected) > 1:
-            raise ModelError(
-                f"Each of the methods {', '.join(map(repr, self._methods))} has its own `{attribute}`.",
-                hint=f"program.methods[{next(iter(self._methods))!r}]",
-            )
+            what = f"Each of the methods {', '.join(map(repr, self._methods))} has its own `{attribute}`."
+            raise ModelError(what, hint=f"program.methods[{next(iter(self._methods))!r}]")
         return self._selected[0]
 
     def _of(self, method: str | None) -> CompiledProgram:
@@ -520,10 +517,8 @@ class CompiledProgram(Shown, Generic[ReportT]):
             ModelError: the program has no state.
         """
         if not self.states:
-            raise ModelError(
-                "The program keeps nothing from one call to the next, so there is nothing to reset.",
-                hint="a model that changes a buffer, or micronpu.streaming",
-            )
+            what = "The program keeps nothing from one call to the next, so there is nothing to reset."
+            raise ModelError(what, hint="a model that changes a buffer, or micronpu.streaming")
         self.reset_states()
 
     def reset_states(self) -> None:

@@ -299,9 +299,8 @@ def check_methods(methods: Mapping[Any, Any]) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ModelError(f"A method is called {name!r}, which is no name in C.", hint=_EXAMPLE)
         if not isinstance(value, tuple) or len(value) != 2:
-            raise ModelError(
-                f"The method `{name}` is {described(value)}; it is a model with its example inputs.", hint=_EXAMPLE
-            )
+            what = f"The method `{name}` is {described(value)}; it is a model with its example inputs."
+            raise ModelError(what, hint=_EXAMPLE)
 
 
 def opened_methods(methods: Methods, calibration: Any, verify_import: bool = True) -> tuple[Modules, Any]:
@@ -399,10 +398,8 @@ def _data(
     if calibration is None or isinstance(calibration, Mapping):
         known = dict(calibration or {})
         if more := known.keys() - given.keys():
-            raise ModelError(
-                f"There is calibration data for `{sorted(more)[0]}`, which is no method.",
-                hint=f"one of {_names(given)}",
-            )
+            what = f"There is calibration data for `{sorted(more)[0]}`, which is no method."
+            raise ModelError(what, hint=f"one of {_names(given)}")
         if lacking := given.keys() - known.keys():
             raise ModelError(
                 f"The method `{sorted(lacking)[0]}` has no calibration data to choose the ranges of its tensors.",

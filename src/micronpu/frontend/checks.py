@@ -29,10 +29,8 @@ from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard, schema_of
 def check_callback(callback: Any) -> None:
     """Raise `OptionError` if a progress callback is not callable."""
     if callback is not None and not callable(callback):
-        raise OptionError(
-            f"`callback` is of type {type(callback).__name__}; it is a function of the step's name and its progress.",
-            hint="callback=print",
-        )
+        what = f"`callback` is of type {type(callback).__name__}; it is a function of the step's name and its progress."
+        raise OptionError(what, hint="callback=print")
 
 
 def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -74,16 +72,13 @@ def check_results(module: GraphModule) -> None:
     """Raise `ModelError` if a program returns no tensor, or one of torch's own named tuples."""
     output = module.graph.output_node()
     if not any(isinstance(n.meta.get("val"), torch.Tensor) or "val" not in n.meta for n in output.all_input_nodes):
-        raise ModelError(
-            "The model returns no tensor, so that there is nothing to compute.", hint="return the tensors that matter"
-        )
+        what = "The model returns no tensor, so that there is nothing to compute."
+        raise ModelError(what, hint="return the tensors that matter")
     info = getattr(codegen_of(module.graph), "pytree_info", None)
     kind = _named_tuple(getattr(info, "out_spec", None))
     if kind:
-        raise ModelError(
-            f"The model returns a {kind}, which no program can hold.",
-            hint="return its parts, as in `values, indices = torch.sort(x)`",
-        )
+        what = f"The model returns a {kind}, which no program can hold."
+        raise ModelError(what, hint="return its parts, as in `values, indices = torch.sort(x)`")
 
 
 def _named_tuple(spec: Any) -> str:
@@ -114,10 +109,8 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
                 hint="a bound of at most 64 steps that is known at export (`i < 8`), torch.cond or scan",
             )
         if is_flow and inside:
-            raise ModelError(
-                f"The model has `{name}` inside of `{inside}` (`{node.name}`); control flow has one level.",
-                hint="one torch.cond after the other, or torch.where, which computes both sides",
-            )
+            what = f"The model has `{name}` inside of `{inside}` (`{node.name}`); control flow has one level."
+            raise ModelError(what, hint="one torch.cond after the other, or torch.where, which computes both sides")
         for graph in graphs:
             check_control_flow(graph, name if is_flow else inside)
 
@@ -156,10 +149,8 @@ def check_is_no_state_dict(model: Any) -> None:
     for value in model.values() if isinstance(model, Mapping) else ():
         inner = list(value.values()) if isinstance(value, Mapping) else [value]
         if inner and all(isinstance(part, torch.Tensor) for part in inner):
-            raise ModelError(
-                "The model is a dictionary of weights (a state_dict or a checkpoint), which has no operators.",
-                hint="model = Net(); model.load_state_dict(weights); compile(model.eval(), ...)",
-            )
+            what = "The model is a dictionary of weights (a state_dict or a checkpoint), which has no operators."
+            raise ModelError(what, hint="model = Net(); model.load_state_dict(weights); compile(model.eval(), ...)")
 
 
 def check_module(model: Any) -> None:
@@ -252,10 +243,8 @@ def check_parameters(module: nn.Module) -> None:
     """Raise `ModelError` if a parameter contains NaN or infinity, or has no values."""
     for name, parameter in module.named_parameters():
         if parameter.is_meta:
-            raise ModelError(
-                f"The parameter `{name}` of the model is on the device meta, where tensors have no values.",
-                hint="the model with its weights, model.to_empty(device='cpu') and load_state_dict",
-            )
+            what = f"The parameter `{name}` of the model is on the device meta, where tensors have no values."
+            raise ModelError(what, hint="the model with its weights, model.to_empty(device='cpu') and load_state_dict")
         if parameter.is_floating_point() and not all_finite(parameter):
             raise ModelError(
                 f"The parameter `{name}` of the model holds NaN or infinity, which int8 cannot express.",
@@ -267,16 +256,12 @@ def check_examples(module: GraphModule, examples: Sequence[torch.Tensor]) -> Non
     """Raise `ModelError` if example inputs do not match the inputs of their program."""
     expected = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
     if len(expected) != len(examples):
-        raise ModelError(
-            f"`example_inputs` holds {len(examples)} tensors, but the program takes {len(expected)}.",
-            hint="the inputs that the program was exported with",
-        )
+        what = f"`example_inputs` holds {len(examples)} tensors, but the program takes {len(expected)}."
+        raise ModelError(what, hint="the inputs that the program was exported with")
     for position, (wanted, given) in enumerate(zip(expected, examples, strict=True)):
         if isinstance(wanted, torch.Tensor) and (given.dtype != wanted.dtype or given.shape != wanted.shape):
-            raise ModelError(
-                f"Example input {position} is {_type(given)}, but the program takes {_type(wanted)}.",
-                hint="the inputs that the program was exported with",
-            )
+            what = f"Example input {position} is {_type(given)}, but the program takes {_type(wanted)}."
+            raise ModelError(what, hint="the inputs that the program was exported with")
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -38,10 +38,8 @@ from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leav
 def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
     """Return a module that takes the same inputs in order, and these inputs."""
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order.",
-            hint="a tuple of tensors",
-        )
+        what = f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order."
+        raise ModelError(what, hint="a tuple of tensors")
     names = tuple(examples)
     try:
         inspect.signature(model.forward).bind(**examples)

@@ -166,10 +166,8 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
         remove_empty_tensors(module)
         CONVERTED.say(module, converted)
         return module
-    raise ModelError(
-        f"A {type(program).__name__} cannot be quantized as it is.",
-        hint="export it first: torch.export.export(model, inputs)",
-    )
+    what = f"A {type(program).__name__} cannot be quantized as it is."
+    raise ModelError(what, hint="export it first: torch.export.export(model, inputs)")
 
 
 def is_exported(model: Any) -> bool:
@@ -195,10 +193,8 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     """Return a converted module ready to be compiled: without dropouts, with the shapes of the example inputs."""
     waiting = _observers(quantized)
     if waiting:
-        raise ModelError(
-            f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
-            hint="convert_pt2e(module) before compiling",
-        )
+        what = f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`."
+        raise ModelError(what, hint="convert_pt2e(module) before compiling")
     model = tensors.copied(quantized)
     set_training(model, False)
     reveal_functions(model)
@@ -208,10 +204,8 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     except MicroNpuError:
         raise
     except Exception as error:
-        raise ModelError(
-            f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}.",
-            hint="example inputs of the shapes that it was exported with",
-        ) from error
+        what = f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}."
+        raise ModelError(what, hint="example inputs of the shapes that it was exported with") from error
 
     def constant(node: Node) -> Any:
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):

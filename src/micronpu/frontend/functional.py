@@ -265,10 +265,8 @@ def remove_empty_tensors(module: GraphModule) -> None:
     module.graph.eliminate_dead_code()
     for number, result in enumerate(tree_leaves(module.graph.output_node().args[0])):
         if isinstance(result, Node) and _is_empty(result):
-            raise ModelError(
-                f"Result {number} of the model is empty, of the shape {list(value_of(result).shape)}.",
-                hint="return only tensors that have elements",
-            )
+            what = f"Result {number} of the model is empty, of the shape {list(value_of(result).shape)}."
+            raise ModelError(what, hint="return only tensors that have elements")
     module.recompile()
 
 

@@ -304,16 +304,12 @@ class Importer:
     def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
         """Return the int8 constant of an operand; transposes between them are applied."""
         if not (path := path_to_constant(self.view, source)):
-            raise UnsupportedError(
-                f"The weights of `{reader.name}` are computed at run time.",
-                hint="only constant weights can be compiled",
-            )
+            what = f"The weights of `{reader.name}` are computed at run time."
+            raise UnsupportedError(what, hint="only constant weights can be compiled")
         *transposes, dequantize, constant = path if len(path) > 1 else path * 2
         if not is_any_dequantize(dequantize):
-            raise UnsupportedError(
-                f"The weights of `{reader.name}` are not quantized.",
-                hint="quantize the model with the quantizer of the target",
-            )
+            what = f"The weights of `{reader.name}` are not quantized."
+            raise UnsupportedError(what, hint="quantize the model with the quantizer of the target")
         data, qparams = self.view.array(constant), self._constant_qparams(dequantize)
         if data.dtype != np.int8:
             raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
@@ -396,10 +392,8 @@ class Importer:
                 "[-128, 127] or int16 in [-32768, 32767]."
             )
         if edge.dtype is DType.INT16 and edge.zero_point:
-            raise UnsupportedError(
-                f"`{node.name}` quantizes to int16 with zero point {edge.zero_point}; int16 is symmetric.",
-                hint="quantize int16 activations with zero point 0",
-            )
+            what = f"`{node.name}` quantizes to int16 with zero point {edge.zero_point}; int16 is symmetric."
+            raise UnsupportedError(what, hint="quantize int16 activations with zero point 0")
         return edge
 
 

@@ -206,10 +206,8 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
             hint=hint,
         )
     if (edge := common_edge(map(view.edge, node.users))) is None:
-        raise ModelError(
-            f"The input `{node.name}` is not quantized once for all its readers, so that it cannot be an integer.",
-            hint=_HINT,
-        )
+        what = f"The input `{node.name}` is not quantized once for all its readers, so that it cannot be an integer."
+        raise ModelError(what, hint=_HINT)
     return _known(edge, f"The input `{node.name}`")
 
 

@@ -529,9 +529,8 @@ class ProgramView:
         """Return the value of a constant node as NumPy array."""
         value = self._constants.get(node)
         if value is None:
-            raise ModelError(
-                f"`{node.name}` is not a constant.", hint="a model with weights that forward does not compute"
-            )
+            what = f"`{node.name}` is not a constant."
+            raise ModelError(what, hint="a model with weights that forward does not compute")
         if isinstance(value, FakeTensor):
             # ExecuTorch shows a partitioner shapes instead of weights, so the values are not needed.
             return np.zeros(tuple(value.shape), _DTYPES[value.dtype].numpy)

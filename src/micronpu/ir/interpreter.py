@@ -28,17 +28,13 @@ def interpret(
         ModelError: number, type or shape of the inputs is wrong.
     """
     if len(inputs) != len(graph.inputs):
-        raise ModelError(
-            f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given.",
-            hint="one array for each input, in order",
-        )
+        what = f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given."
+        raise ModelError(what, hint="one array for each input, in order")
     values: dict[Tensor, Array] = {}
     for tensor, array in zip(graph.inputs, inputs, strict=True):
         if array.shape != tensor.shape or array.dtype != tensor.type.dtype.numpy:
-            raise ModelError(
-                f"Input {tensor.name} is {tensor.type}, got {array.dtype}{list(array.shape)}.",
-                hint="an array of that type and shape",
-            )
+            what = f"Input {tensor.name} is {tensor.type}, got {array.dtype}{list(array.shape)}."
+            raise ModelError(what, hint="an array of that type and shape")
         values[tensor] = array
 
     def value(tensor: Tensor) -> Value:

@@ -58,10 +58,8 @@ def with_bias(
         raise UnsupportedError(f"The bias has {bias.size} elements for {channels} output channels.")
     bias = bias.reshape(channels)
     if any(qparams.zero_point):
-        raise UnsupportedError(
-            "The weights are quantized with a zero point; weights are symmetric.",
-            hint="quantize weights symmetrically (zero point 0)",
-        )
+        what = "The weights are quantized with a zero point; weights are symmetric."
+        raise UnsupportedError(what, hint="quantize weights symmetrically (zero point 0)")
     needed = np.abs(bias) / (x.scale * LARGEST_BIAS[x.dtype])
     if qparams.axis is None:
         needed = needed.max(keepdims=True)

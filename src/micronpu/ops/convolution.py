@@ -167,10 +167,8 @@ class Conv2d(_Convolution):
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x, weight = emit.input_type(0), emit.input_type(1)
         if weight.shape[3] != x.channels:
-            raise UnsupportedError(
-                f"TOSA has no convolution in groups, as of {x.channels} channels with a kernel of {weight.shape[3]}.",
-                hint="one convolution per group, as the importer makes them",
-            )
+            what = f"TOSA has no convolution in groups, as of {x.channels} channels with a kernel of {weight.shape[3]}."
+            raise UnsupportedError(what, hint="one convolution per group, as the importer makes them")
         return self.tosa_form(emit, "CONV2D", emit.input(1), (1, 2))
 
 

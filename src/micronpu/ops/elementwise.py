@@ -289,10 +289,8 @@ class Mul(Binary):
     @classmethod
     def build_division(cls, node: AtenNode) -> Tensor:
         if not node.is_constant("z"):
-            raise UnsupportedError(
-                "`div` divides by a tensor that is computed at run time.",
-                hint="multiply with the reciprocal, or divide on the host",
-            )
+            what = "`div` divides by a tensor that is computed at run time."
+            raise UnsupportedError(what, hint="multiply with the reciprocal, or divide on the host")
         divisor = node.float_constant("z").astype(np.float64)
         if not divisor.all():
             raise UnsupportedError("`div` divides by a constant that holds zeros.")

@@ -67,10 +67,8 @@ class ArgMax(Op):
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
         if x.type.dtype is not DType.INT8:
-            raise UnsupportedError(
-                f"`{node.overload}` takes no {x.type.dtype.value} values; positions are found among int8 ones.",
-                hint="leave it to the application",
-            )
+            what = f"`{node.overload}` takes no {x.type.dtype.value} values; positions are found among int8 ones."
+            raise UnsupportedError(what, hint="leave it to the application")
         rank = len(x.shape)
         given = node.value("dim")
         if given is None or rank == 0:
@@ -78,10 +76,8 @@ class ArgMax(Op):
         else:
             axis = int(given) % rank
         if x.shape[axis] > MOST_POSITIONS:
-            raise UnsupportedError(
-                f"`{node.overload}` among {x.shape[axis]} elements is not imported; at most {MOST_POSITIONS} are.",
-                hint="leave it to the application",
-            )
+            what = f"`{node.overload}` among {x.shape[axis]} elements is not imported; at most {MOST_POSITIONS} are."
+            raise UnsupportedError(what, hint="leave it to the application")
         if axis != rank - 1:
             x = transposed(node, x, (*(i for i in range(rank) if i != axis), axis))
         return reshaped(node, node.emit(cls(node.overload.startswith("argmin")), x), node.shape)
@@ -146,9 +142,8 @@ class GatherRows(Op):
     @classmethod
     def build_selection(cls, node: AtenNode) -> Tensor:
         if len(node.shape) != 2 or node.value("dim") != 0:
-            raise UnsupportedError(
-                f"`index_select` picks positions known at run time only, or over {MAX_PARTS} ranges.", hint=LOOKUP_HINT
-            )
+            what = f"`index_select` picks positions known at run time only, or over {MAX_PARTS} ranges."
+            raise UnsupportedError(what, hint=LOOKUP_HINT)
         return node.emit(cls(), node.integers("x"), node.tensor("table"))
 
     def to_aten(self, emit: Any, node: Node, indices: Any, table: Any) -> Any:
@@ -317,9 +312,8 @@ class ScatterRows(Op):
     def build(cls, node: AtenNode) -> Tensor:
         table, rows = node.tensor("table"), node.tensor("rows")
         if len(table.shape) != 2 or len(rows.shape) != 2 or rows.shape[1] != table.shape[1] or node.value("accumulate"):
-            raise UnsupportedError(
-                "`index_put` replaces elements at positions that are known at run time only.", hint=LOOKUP_HINT
-            )
+            what = "`index_put` replaces elements at positions that are known at run time only."
+            raise UnsupportedError(what, hint=LOOKUP_HINT)
         if rows.shape[0] > table.shape[0]:
             raise UnsupportedError(
                 f"`index_put` replaces {rows.shape[0]} of {table.shape[0]} rows, some more than once."
@@ -377,9 +371,8 @@ def rows_numbered(graph: Graph, indices: Tensor) -> int:
 @imports("index_copy.default", rows="source", quantization=QuantizationRule(("x", "rows"), OutputQuantization.SHARED))
 def _on_the_host(node: AtenNode) -> Tensor:
     """Annotated so that old and new values share qparams, and the core moves integers."""
-    raise UnsupportedError(
-        f"`{node.overload}` picks or replaces elements at positions that are known at run time only.", hint=LOOKUP_HINT
-    )
+    what = f"`{node.overload}` picks or replaces elements at positions that are known at run time only."
+    raise UnsupportedError(what, hint=LOOKUP_HINT)
 
 
 # ---------------------------------------------------------------- decompositions for indices known at run time

@@ -370,10 +370,8 @@ class AvgPool2d(_Pool):
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
         if node.value("divisor_override"):
-            raise UnsupportedError(
-                f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported.",
-                hint="multiply the result of an ordinary average pool",
-            )
+            what = f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported."
+            raise UnsupportedError(what, hint="multiply the result of an ordinary average pool")
         x, padding = window.x, window.padding
         count_padding = bool(node.value("count_include_pad")) and bool(padding)
         if any(window.overhang):

@@ -217,10 +217,8 @@ def build_cumsum(node: AtenNode) -> Tensor:
     axis = int(node.value("dim")) % rank if rank else 0
     count = x.shape[axis] if rank else 1
     if count > LONGEST_CUMSUM:
-        raise UnsupportedError(
-            f"`cumsum` along {count} elements is not imported; at most {LONGEST_CUMSUM} are.",
-            hint="a sum of pieces, each with the total of those before it",
-        )
+        what = f"`cumsum` along {count} elements is not imported; at most {LONGEST_CUMSUM} are."
+        raise UnsupportedError(what, hint="a sum of pieces, each with the total of those before it")
     order = (*(i for i in range(rank) if i != axis), axis)
     moved = x if axis == rank - 1 or rank == 0 else transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), moved)

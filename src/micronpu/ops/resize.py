@@ -196,10 +196,8 @@ def _import(
             continue
         if given is not None and not align_corners and abs(given * n - m) > 1e-6 * m:
             # torch then samples at 1 / given, LiteRT at the ratio of the sizes.
-            raise UnsupportedError(
-                f"`{node.overload}` scales {n} elements by {given}, which is not a whole number of elements.",
-                hint="give `size`, or recompute_scale_factor=True",
-            )
+            what = f"`{node.overload}` scales {n} elements by {given}, which is not a whole number of elements."
+            raise UnsupportedError(what, hint="give `size`, or recompute_scale_factor=True")
     if spatial == 1:  # one row stays one row with any alignment
         align_corners = align_corners and after[1] > 1
     y = node.emit(make((after[0], after[1]), align_corners, half_pixel_centers), x)
@@ -327,10 +325,8 @@ def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: Array) -> TosaT
         return emit.reshape(kept, shape)
     runs = np.split(source, np.flatnonzero(np.diff(source) != 1) + 1)
     if len(runs) > _MOST_PARTS:
-        raise UnsupportedError(
-            f"A resize from {rows} to {len(source)} elements has no TOSA form: it is {len(runs)} pieces.",
-            hint="a whole factor",
-        )
+        what = f"A resize from {rows} to {len(source)} elements has no TOSA form: it is {len(runs)} pieces."
+        raise UnsupportedError(what, hint="a whole factor")
     parts = []
     for run in runs:
         begin, size = [0] * x.rank, list(x.shape)
@@ -347,10 +343,8 @@ def bilinear(emit: TosaEmitter, sizes: Sequence[int], steps: Sequence[int], offs
         common = math.gcd(_FINE, step, offset) if step else _FINE
         axis = _Axis(before, after, _FINE // common, max(step // common, 1), offset // common if step else 0)
         if not axis.is_legal:
-            raise UnsupportedError(
-                f"A bilinear resize from {before} to {after} elements has no TOSA form: its step is too long.",
-                hint="at most 15 times fewer elements",
-            )
+            what = f"A bilinear resize from {before} to {after} elements has no TOSA form: its step is too long."
+            raise UnsupportedError(what, hint="at most 15 times fewer elements")
         axes.append(axis)
     sums = _resize(emit, axes, "BILINEAR")
     shift = round(math.log2(axes[0].scale * axes[1].scale))

@@ -284,10 +284,8 @@ def _tosa_form(emit: TosaEmitter, exponentials: npt.NDArray[np.int64]) -> TosaTe
     """
     x, y = emit.input(0), emit.output_type
     if y.channels >= MOST_CHANNELS:
-        raise UnsupportedError(
-            f"`softmax` of {y.channels} elements has no TOSA form: their sum may leave int32.",
-            hint=f"fewer than {MOST_CHANNELS} elements",
-        )
+        what = f"`softmax` of {y.channels} elements has no TOSA form: their sum may leave int32."
+        raise UnsupportedError(what, hint=f"fewer than {MOST_CHANNELS} elements")
     rows = emit.reshape(x, (y.size // y.channels, y.channels))
     largest = emit.reduce("REDUCE_MAX", rows, [1])
     difference = emit.elementwise("SUB", emit.wide(rows, 0), emit.wide(largest, 0), "INT32")

@@ -252,10 +252,8 @@ def build_columns(node: AtenNode) -> Tensor:
     (high, wide), (down, across) = pair(node, "kernel_size"), pair(node, "stride")
     (rows, columns), (spread, reach) = pair(node, "padding"), pair(node, "dilation")
     if high * wide > MAX_FLIPPED:
-        raise UnsupportedError(
-            f"`im2col` with a kernel of {high} x {wide} is not imported; at most {MAX_FLIPPED} positions are.",
-            hint="a convolution in place of unfold and matrix product",
-        )
+        what = f"`im2col` with a kernel of {high} x {wide} is not imported; at most {MAX_FLIPPED} positions are."
+        raise UnsupportedError(what, hint="a convolution in place of unfold and matrix product")
     x = reshaped(node, x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
     if rows or columns:
         sides = (0, 0, rows, columns)

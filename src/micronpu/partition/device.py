@@ -383,7 +383,6 @@ def _write(path: Path, content: str | bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(
-            f"The folder {path.parent} cannot be made: {error.strerror or error}.", hint="another intermediates_dir"
-        ) from error
+        what = f"The folder {path.parent} cannot be made: {error.strerror or error}."
+        raise FileError(what, hint="another intermediates_dir") from error
     write_file(path, content.encode() if isinstance(content, str) else content)

@@ -399,10 +399,8 @@ def _decomposed_operators() -> frozenset[Any]:
 def _overload(op: Any) -> str:
     """Return name with overload of an ATen operator, as `overload_name` does."""
     if not isinstance(op, OpOverload) or op.namespace != "aten":
-        raise OptionError(
-            f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
-            hint="torch.ops.aten.hardswish.default and the like",
-        )
+        what = f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator."
+        raise OptionError(what, hint="torch.ops.aten.hardswish.default and the like")
     return short_name(op)
 
 

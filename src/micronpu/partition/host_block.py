@@ -159,10 +159,8 @@ class _Shapes:
         try:
             return self._once(function, *args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            raise UnsupportedError(
-                f"The shape of what {named(node)} gives on the host is not known before it runs.",
-                hint="operators whose results have a fixed shape",
-            ) from error
+            what = f"The shape of what {named(node)} gives on the host is not known before it runs."
+            raise UnsupportedError(what, hint="operators whose results have a fixed shape") from error
 
     def _once(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key = _key((function, args, kwargs))

@@ -109,9 +109,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_switch("verify_each", self.verify_each)
         if not isinstance(self.phases, tuple) or not all(isinstance(phase, Phase) for phase in self.phases):
-            raise OptionError(
-                f"`phases` is {described(self.phases)}; it is a tuple of phases.", hint='Pipeline().without("...")'
-            )
+            what = f"`phases` is {described(self.phases)}; it is a tuple of phases."
+            raise OptionError(what, hint='Pipeline().without("...")')
 
     def __iter__(self) -> Iterator[Pass]:
         return iter(dict.fromkeys(step for phase in self.phases for step in phase.passes))
@@ -177,9 +176,8 @@ class Pipeline:
             name = getattr(step, "name", None)
             if not isinstance(name, str) or not name.isidentifier() or name in taken:
                 why = "which another pass has" if name in taken else "which is no name"
-                raise OptionError(
-                    f"The pass {type(step).__name__} is called {described(name)}, {why}.", hint='name = "my_pass"'
-                )
+                what = f"The pass {type(step).__name__} is called {described(name)}, {why}."
+                raise OptionError(what, hint='name = "my_pass"')
             taken.add(name)
         return made
 
@@ -230,10 +228,8 @@ class Pipeline:
             if not changed:
                 return
         if last:
-            raise PassError(
-                f"The pass `{last}` still changes the graph after {_MOST_ROUNDS} rounds.",
-                hint="return whether anything changed, and do not undo what another pass does",
-            )
+            what = f"The pass `{last}` still changes the graph after {_MOST_ROUNDS} rounds."
+            raise PassError(what, hint="return whether anything changed, and do not undo what another pass does")
         raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
 
     def _step(self, step: Pass, graph: Graph) -> bool:

@@ -64,10 +64,8 @@ def check_io(value: Any, name: str = "io") -> IOType:
     known = get_args(IOType)
     if isinstance(value, str) and value in known:
         return value  # type: ignore[return-value]
-    raise OptionError(
-        f"`{name}` is {described(value)}; inputs and outputs are {', '.join(known)}, or floats.",
-        hint=f'{name}="int8", or "uint8" for the bytes of a camera',
-    )
+    what = f"`{name}` is {described(value)}; inputs and outputs are {', '.join(known)}, or floats."
+    raise OptionError(what, hint=f'{name}="int8", or "uint8" for the bytes of a camera')
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,8 @@ class QuantizationConfig:
     def __post_init__(self) -> None:
         check_type("weight_bits", self.weight_bits, int)
         if self.weight_bits not in WEIGHT_BITS:
-            raise OptionError(
-                f"`weight_bits` is {self.weight_bits!r}; it is one of {list(WEIGHT_BITS)}.", hint="weight_bits=8"
-            )
+            what = f"`weight_bits` is {self.weight_bits!r}; it is one of {list(WEIGHT_BITS)}."
+            raise OptionError(what, hint="weight_bits=8")
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm", "as_bytes"):
             check_switch(name, getattr(self, name))
@@ -131,26 +128,20 @@ class QuantizationConfig:
         ):
             check_text(name, getattr(self, name))
             if getattr(self, name) not in known:
-                raise OptionError(
-                    f"`{name}` is {getattr(self, name)!r}; it is one of {list(known)}.",
-                    hint=f"{name}={next(iter(known))!r}",
-                )
+                what = f"`{name}` is {getattr(self, name)!r}; it is one of {list(known)}."
+                raise OptionError(what, hint=f"{name}={next(iter(known))!r}")
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
-            raise OptionError(
-                f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99"
-            )
+            what = f"`percentile` is {described(share)}; it is above 50 and up to 100."
+            raise OptionError(what, hint="99.9 or 99.99")
         specs = {name: getattr(self, name) for name in ("input_spec", "output_spec", "weight_spec")}
         check_specs(specs, self.activations, self.per_channel, self.weight_bits)
         if self.as_bytes and self.activations != "int8":
-            raise OptionError(
-                f"`as_bytes` is about 8 bits, and `activations` is {self.activations}, numbers of both signs.",
-                hint='activations="int8", or without `as_bytes`',
-            )
+            what = f"`as_bytes` is about 8 bits, and `activations` is {self.activations}, numbers of both signs."
+            raise OptionError(what, hint='activations="int8", or without `as_bytes`')
         if self.freeze_batch_norm and not self.is_qat:
-            raise OptionError(
-                "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
-            )
+            what = "`freeze_batch_norm` is about training, and `is_qat` is False."
+            raise OptionError(what, hint="is_qat=True, or leave it out")
 
     def widened(self) -> QuantizationConfig:
         """Return the configuration with int16 activations, without custom specs, which are for int8."""
@@ -511,9 +502,8 @@ def operator_key(operator: Any) -> str:
     if isinstance(operator, OpOverloadPacket):
         return str(operator).partition(".")[2]
     if not isinstance(operator, str):
-        raise OptionError(
-            f"`set_operator` got {operator!r}; it takes an ATen operator.", hint='torch.ops.aten.conv2d or "conv2d"'
-        )
+        what = f"`set_operator` got {operator!r}; it takes an ATen operator."
+        raise OptionError(what, hint='torch.ops.aten.conv2d or "conv2d"')
     name = operator.replace("::", ".").removeprefix("torch.ops.").removeprefix("aten.")
     packet, _, overload = name.partition(".")
     found = getattr(torch.ops.aten, packet, None) if packet.isidentifier() else None

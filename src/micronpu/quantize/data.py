@@ -50,10 +50,8 @@ def calibration_sequences(
     before_is_call = False
     for number, item in enumerate(calibration):
         if isinstance(item, list) and not item:
-            raise ModelError(
-                f"The {kind} sequence {number} is shorter than one call: it is empty.",
-                hint="a list of the inputs of the calls, one after the other",
-            )
+            what = f"The {kind} sequence {number} is shorter than one call: it is empty."
+            raise ModelError(what, hint="a list of the inputs of the calls, one after the other")
         rows = calibration_batches(item if isinstance(item, list) else [item], examples, kind=kind)
         is_call = not isinstance(item, list) and len(rows) == 1
         if is_call and before_is_call:
@@ -94,10 +92,8 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
             hint="calibration=[...] with some dozens of typical inputs, or a model that is quantized already",
         )
     if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
-        raise ModelError(
-            f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs.",
-            hint="[x1, x2, ...]",
-        )
+        what = f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs."
+        raise ModelError(what, hint="[x1, x2, ...]")
     batches: list[Row] = []
     is_stream = kind == "calibration" and not hasattr(calibration, "__len__")
     step, seen = 1, 0
@@ -136,10 +132,8 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
 def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> Row:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
-        raise ModelError(
-            f"{where} has {len(values)} inputs, the model has {len(examples)}.",
-            hint="give one tuple of inputs per item, without labels",
-        )
+        what = f"{where} has {len(values)} inputs, the model has {len(examples)}."
+        raise ModelError(what, hint="give one tuple of inputs per item, without labels")
     return tuple(
         _checked_input(f"{where}, input {position}", value, example)
         for position, (value, example) in enumerate(zip(values, examples, strict=True))
@@ -177,15 +171,12 @@ def _tensor(where: str, value: Any) -> torch.Tensor:
     tensor = from_numpy(value)
     if not isinstance(tensor, torch.Tensor):
         kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise ModelError(
-            f"{where} is {kind}, not a tensor.", hint="give tensors or NumPy arrays, one per input of the model"
-        )
+        what = f"{where} is {kind}, not a tensor."
+        raise ModelError(what, hint="give tensors or NumPy arrays, one per input of the model")
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         where_it_is = tensor.device if tensor.layout is torch.strided else tensor.layout
-        raise ModelError(
-            f"{where} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no range can be learnt.",
-            hint="dense tensors on the CPU",
-        )
+        what = f"{where} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no range can be learnt."
+        raise ModelError(what, hint="dense tensors on the CPU")
     return tensor.resolve_neg()
 
 
@@ -196,10 +187,8 @@ def _rows(item: Row, examples: Sequence[torch.Tensor]) -> list[Row]:
     if len(counts) != 1 or 0 in counts:
         if counts == {0}:
             return []
-        raise ModelError(
-            f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}.",
-            hint="one row of each input per item",
-        )
+        what = f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}."
+        raise ModelError(what, hint="one row of each input per item")
     (count,) = counts
     return [
         tuple(t if t.shape == e.shape else t[i : i + 1] for t, e in zip(item, examples, strict=True))
@@ -388,9 +377,8 @@ class Trial:
 def check_held_out(wanted: Any) -> None:
     """Raise `OptionError` for an invalid number of samples; None is accepted."""
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
-        raise OptionError(
-            f"`held_out` is {described(wanted)}; it is a number of calibration rows.", hint="held_out=8, or 0"
-        )
+        what = f"`held_out` is {described(wanted)}; it is a number of calibration rows."
+        raise OptionError(what, hint="held_out=8, or 0")
 
 
 def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:

@@ -170,10 +170,8 @@ def train_or_calibrate(
         around: returns a context for training, from the float program and the module to train.
     """
     if train is not None and not callable(train):
-        raise OptionError(
-            f"`train` is of type {type(train).__name__}, not a function that trains the module it is given.",
-            hint="def train(module): ...",
-        )
+        what = f"`train` is of type {type(train).__name__}, not a function that trains the module it is given."
+        raise OptionError(what, hint="def train(module): ...")
     with quiet():
         float_program = copied(module) if around is not None else module
         prepared = pt2e.prepare_qat_pt2e(module, quantizer)
@@ -241,18 +239,14 @@ def _check_finite(model: GraphModule) -> None:
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         observed = "activation_post_process" in name  # empty observers hold infinity
         if not observed and value.is_floating_point() and not torch.isfinite(value).all():
-            raise ModelError(
-                f"After training `{name}` holds NaN or infinity.",
-                hint="a smaller learning rate, or gradient clipping, from a trained float model",
-            )
+            what = f"After training `{name}` holds NaN or infinity."
+            raise ModelError(what, hint="a smaller learning rate, or gradient clipping, from a trained float model")
 
 
 def _check_ranges(model: GraphModule) -> None:
     if any(map(_is_empty, _activations(model))):
-        raise ModelError(
-            "Training has not run the module once, so that no range of its tensors is known.",
-            hint="call the module that `train` is given, with typical inputs",
-        )
+        what = "Training has not run the module once, so that no range of its tensors is known."
+        raise ModelError(what, hint="call the module that `train` is given, with typical inputs")
     for node in model.graph.nodes:
         module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
         observer = getattr(module, "activation_post_process", None)

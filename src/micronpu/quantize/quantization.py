@@ -59,26 +59,19 @@ class Quantization:
         if self.io is not None:
             check_io(self.io)
         if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
-            raise OptionError(
-                f"The settings of quantization are {described(self.settings)}.",
-                hint='the path of a TOML file, or a dictionary such as {"equalize": True}',
-            )
+            what = f"The settings of quantization are {described(self.settings)}."
+            raise OptionError(what, hint='the path of a TOML file, or a dictionary such as {"equalize": True}')
         if self.quantizer is None:
             return
         if not isinstance(self.quantizer, StaticQuantizer):
-            raise OptionError(
-                f"`quantizer` is {described(self.quantizer)}.", hint="the quantizer of the NPU's family, made by you"
-            )
+            what = f"`quantizer` is {described(self.quantizer)}."
+            raise OptionError(what, hint="the quantizer of the NPU's family, made by you")
         if self.settings is not None:
-            raise OptionError(
-                "`quantizer` and `settings` are both given, and each says how parts are quantized.",
-                hint="micronpu.quantize.settings_file.configure(quantizer, settings)",
-            )
+            what = "`quantizer` and `settings` are both given, and each says how parts are quantized."
+            raise OptionError(what, hint="micronpu.quantize.settings_file.configure(quantizer, settings)")
         if not self.per_channel or self.activations not in (None, "int8") or self.io is not None:
-            raise OptionError(
-                "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
-                hint="set them on the quantizer",
-            )
+            what = "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides."
+            raise OptionError(what, hint="set them on the quantizer")
 
     def _check_slowdown(self) -> None:
         most = self.max_slowdown
@@ -91,9 +84,8 @@ class Quantization:
                 hint="max_slowdown=1.1",
             )
         if not self.is_auto:
-            raise OptionError(
-                "`max_slowdown` is given, and the precision is fixed.", hint='activations="auto", or leave it out'
-            )
+            what = "`max_slowdown` is given, and the precision is fixed."
+            raise OptionError(what, hint='activations="auto", or leave it out')
 
     @classmethod
     def of(cls, given: Any) -> Quantization:
@@ -112,10 +104,8 @@ class Quantization:
         if isinstance(given, str) and given in _TYPES:
             return cls(activations=given)  # type: ignore[arg-type]
         if isinstance(given, str) and not given.endswith(".toml") and not os.path.exists(given):
-            raise OptionError(
-                f"`quantization` is {described(given)}, which is no type and no file.",
-                hint=f"{', '.join(_TYPES)}, or the path of a TOML file",
-            )
+            what = f"`quantization` is {described(given)}, which is no type and no file."
+            raise OptionError(what, hint=f"{', '.join(_TYPES)}, or the path of a TOML file")
         if isinstance(given, StaticQuantizer):
             return cls(quantizer=given)
         if isinstance(given, Mapping | str | os.PathLike):
@@ -134,9 +124,8 @@ class Quantization:
         plain = Quantization(), Quantization(activations="int8")
         for field in fields(self):
             if field.name not in names and getattr(self, field.name) not in [getattr(p, field.name) for p in plain]:
-                raise OptionError(
-                    f"`{where}` chooses `{field.name}` of the quantization itself.", hint=f"leave {field.name} out"
-                )
+                what = f"`{where}` chooses `{field.name}` of the quantization itself."
+                raise OptionError(what, hint=f"leave {field.name} out")
 
     @property
     def is_auto(self) -> bool:

@@ -207,10 +207,8 @@ class StaticQuantizer:
             OptionError: it is none.
         """
         if not callable(getattr(quantizer, "annotate", None)) or quantizer is self:
-            raise OptionError(
-                f"`add_quantizer` got {'itself' if quantizer is self else f'a {type(quantizer).__name__}'}.",
-                hint="a torchao Quantizer, an object with a method `annotate(model)`",
-            )
+            what = f"`add_quantizer` got {'itself' if quantizer is self else f'a {type(quantizer).__name__}'}."
+            raise OptionError(what, hint="a torchao Quantizer, an object with a method `annotate(model)`")
         self._others.insert(0, quantizer)
         return self
 
@@ -221,9 +219,8 @@ class StaticQuantizer:
         `calibrate_and_quantize`, and not between torchao's own functions.
         """
         if not isinstance(corrections, Corrections):
-            raise OptionError(
-                f"`set_corrections` got a {type(corrections).__name__}.", hint="Corrections(adaptive_rounding=True)"
-            )
+            what = f"`set_corrections` got a {type(corrections).__name__}."
+            raise OptionError(what, hint="Corrections(adaptive_rounding=True)")
         self.settings.corrections = corrections
         return self
 
@@ -231,15 +228,11 @@ class StaticQuantizer:
         if config is not None and not isinstance(config, QuantizationConfig):
             kind = type(config)
             place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # ExecuTorch's has the same name
-            raise OptionError(
-                f"A configuration is a {place}{kind.__qualname__}.",
-                hint="micronpu's QuantizationConfig, or None to leave it float",
-            )
+            what = f"A configuration is a {place}{kind.__qualname__}."
+            raise OptionError(what, hint="micronpu's QuantizationConfig, or None to leave it float")
         if config is not None and config.as_bytes and not of_io:
-            raise OptionError(
-                "`as_bytes` is about inputs and outputs of the program; an NPU computes with int8.",
-                hint="set_io(config), and a configuration without `as_bytes` for operators",
-            )
+            what = "`as_bytes` is about inputs and outputs of the program; an NPU computes with int8."
+            raise OptionError(what, hint="set_io(config), and a configuration without `as_bytes` for operators")
         if config is not None and self._open:
             self.is_qat, self._open = config.is_qat, False
             if self.settings.default is not None:
@@ -249,10 +242,8 @@ class StaticQuantizer:
             # default.
             config = replace(config, is_qat=False, freeze_batch_norm=False)
         if config is not None and config.is_qat != self.is_qat:
-            raise OptionError(
-                "The configuration has is_qat=False and the quantizer is_qat=True.",
-                hint="give both the same; post-training quantization and QAT each need a quantizer",
-            )
+            what = "The configuration has is_qat=False and the quantizer is_qat=True."
+            raise OptionError(what, hint="give both the same; post-training quantization and QAT each need a quantizer")
         able = [dtype.value for dtype in self.capabilities.activations]
         if config is not None and config.activations not in able:
             raise OptionError(
@@ -401,10 +392,8 @@ class StaticQuantizer:
             return
         wrong, right = ("prepare_qat_pt2e", "prepare_pt2e")[:: 1 if is_qat else -1]
         kind = type(self).__name__
-        raise OptionError(
-            f"A {kind}(is_qat={self.is_qat}) cannot be used with `{wrong}`.",
-            hint=f"`{right}`, or a {kind}(is_qat={is_qat})",
-        )
+        what = f"A {kind}(is_qat={self.is_qat}) cannot be used with `{wrong}`."
+        raise OptionError(what, hint=f"`{right}`, or a {kind}(is_qat={is_qat})")
 
     def _config_of(self, node: Node) -> QuantizationConfig | None:
         return None if node in self._left else stamped(node, self.settings)

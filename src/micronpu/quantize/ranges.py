@@ -68,10 +68,8 @@ def fit_ranges(
         try:
             _add_samples(module, rows[name], new)
         except (RuntimeError, NotImplementedError) as error:
-            raise ModelError(
-                f"Errors of activations cannot be followed to the results: {first_line(error)}.",
-                hint="another `activation_observer` instead of `fit_ranges`",
-            ) from error
+            what = f"Errors of activations cannot be followed to the results: {first_line(error)}."
+            raise ModelError(what, hint="another `activation_observer` instead of `fit_ranges`") from error
         if statistics is not None:
             for place in new:
                 statistics[network, name, place.key] = place.sums

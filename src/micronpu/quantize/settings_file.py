@@ -47,18 +47,14 @@ def read_quantization(given: Settings) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     if not isinstance(given, str | os.PathLike):
-        raise OptionError(
-            f"The settings of quantization are a {type(given).__name__}.",
-            hint='the path of a TOML file, or a dictionary such as {"equalize": True}',
-        )
+        what = f"The settings of quantization are a {type(given).__name__}."
+        raise OptionError(what, hint='the path of a TOML file, or a dictionary such as {"equalize": True}')
     data = read_file(given)
     try:
         return parse_toml(data.decode())
     except ValueError as error:
-        raise OptionError(
-            f"The quantization file {os.fspath(given)} is no TOML: {first_line(error)}.",
-            hint='lines such as name = "x"',
-        ) from error
+        what = f"The quantization file {os.fspath(given)} is no TOML: {first_line(error)}."
+        raise OptionError(what, hint='lines such as name = "x"') from error
 
 
 def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,9 +113,8 @@ def _check(
     name: str, spec: Any, dtype: torch.dtype, limits: tuple[int, int], schemes: tuple[torch.qscheme, ...], how: str
 ) -> None:
     if isinstance(spec, type) or not all(hasattr(spec, part) for part in _PARTS):
-        raise OptionError(
-            f"`{name}` is {described(spec)}.", hint="a QuantizationSpec of torchao.quantization.pt2e.quantizer, or None"
-        )
+        what = f"`{name}` is {described(spec)}."
+        raise OptionError(what, hint="a QuantizationSpec of torchao.quantization.pt2e.quantizer, or None")
     if not callable(spec.observer_or_fake_quant_ctr):
         raise OptionError(f"`{name}` has no observer.", hint="observer_or_fake_quant_ctr=MinMaxObserver")
     low = limits[0] if spec.quant_min is None else spec.quant_min

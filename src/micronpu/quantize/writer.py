@@ -299,9 +299,8 @@ def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphM
 def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
     """Return names, all of which must be rewrites of the float program; raise `OptionError` otherwise."""
     if isinstance(disabled, str):
-        raise OptionError(
-            f"The rewrites to leave out are {disabled!r}; they are a list of names.", hint=f"[{disabled!r}]"
-        )
+        what = f"The rewrites to leave out are {disabled!r}; they are a list of names."
+        raise OptionError(what, hint=f"[{disabled!r}]")
     names = frozenset(strings("disabled_rewrites", sorted(disabled) if isinstance(disabled, Set) else disabled))
     for name in sorted(names - set(float_rewrites())) if names else ():
         hint = one_of(float_rewrites(), name, "`micronpu passes`")

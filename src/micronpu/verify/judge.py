@@ -360,10 +360,8 @@ def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: 
                 hint="held-out samples of every label that it counts, or a metric that is defined without them",
             )
     if values[0] != values[1]:
-        raise ModelError(
-            f"The metric `{metric.name}` gives {values[0]:g} and {values[1]:g} for the same outputs.",
-            hint="a metric that draws no random numbers and keeps nothing from call to call",
-        )
+        what = f"The metric `{metric.name}` gives {values[0]:g} and {values[1]:g} for the same outputs."
+        raise ModelError(what, hint="a metric that draws no random numbers and keeps nothing from call to call")
     lengths = [len(recording) for recording in trial.recordings]
     interval = _bootstrapped(metric, outputs, labels, inputs, lengths)
     missing = metric.missing(exact, labels) if isinstance(exact, np.ndarray) else ()

@@ -55,9 +55,8 @@ class Verification(HeldOut):
         check_type("budgets", self.budgets, Budgets, type(None), hint="Budgets(max_ms=10)")
         check_held_out(self.held_out)
         if self.data is not None and self.held_out:
-            raise OptionError(
-                f"`held_out` is {self.held_out}, and `data` is given to judge on in its place.", hint="one of the two"
-            )
+            what = f"`held_out` is {self.held_out}, and `data` is given to judge on in its place."
+            raise OptionError(what, hint="one of the two")
         if self.labels is not None and (self.data is None or self.metric is None):
             raise OptionError("`labels` are the labels of `data` for a `metric`.", hint="all three, or no labels")
         if self.metric is not None:
