@@ -350,7 +350,6 @@ class Search:
         return replace(tried, calibrated=known)
 
     def helps(self, before: Tried, after: Tried) -> bool:
-        """Return True if a correction brings a program nearer to float."""
         if self.allowed.helps is not None:
             return self.allowed.helps(before.fidelity, after.fidelity)
         return after.gains_on(before) >= at.FREE_GAIN

@@ -92,7 +92,6 @@ class FinishedMethod:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def reset(self) -> None:
-        """Reset the states of the quantized model."""
         if self.states and self.has_graphs:
             reset(self.quantized, self.states)
 
@@ -203,7 +202,6 @@ class CompiledProgram(Shown, Generic[ReportT]):
         self.__dict__.update(state, _host={})
 
     def with_report(self, report: DelegationReport, method: str = "") -> CompiledProgram[ReportT]:
-        """Return the program with another report of a method."""
         made = replace(self._methods[method], report=report)
         return replace(self, _methods={**self._methods, method: made})
 

@@ -109,7 +109,6 @@ class Quantized:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """States that persist from one call to the next."""
         return states_of(self.module).values
 
     @classmethod
@@ -323,7 +322,6 @@ def opened_methods(methods: Methods, calibration: Any, verify_import: bool = Tru
     named = {name: names for name, (network, _) in found.items() if (names := input_names(network))}
 
     def in_order(call: Any) -> Any:
-        """Return a call of any method."""
         if isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and call[0] in named:
             return call[0], rows_in_order(call[1], named[call[0]])
         return call

@@ -276,7 +276,6 @@ _DROPOUTS = {overload.split(".")[0] for overload in DROPOUTS}
 
 
 def is_dropout(node: Node) -> bool:
-    """Return True if a node is one of ATen's dropouts."""
     return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
 
 

@@ -49,7 +49,6 @@ class Exported:
 
     @property
     def states(self) -> tensors.States:
-        """States that persist from one call to the next."""
         return tensors.states_of(self.module)
 
 

@@ -43,7 +43,6 @@ class Fact(Generic[Value]):
         whose.meta[self.key] = value
 
     def is_said(self, whose: HasMeta) -> bool:
-        """Return True if a value is recorded."""
         return self.key in whose.meta
 
     def take(self, whose: HasMeta) -> Value:

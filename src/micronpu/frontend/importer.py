@@ -52,7 +52,6 @@ from micronpu.ops.tables.table import look_up
 
 
 def known_import(node: Node) -> AtenImport | None:
-    """Return the import of a node's operator, or None."""
     return ATEN_IMPORTS.get(overload_name(node))
 
 

@@ -145,7 +145,6 @@ class _Shapes:
         self._known: dict[Any, Any] = {}
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the same shape, dtype and strides."""
         found: torch.Tensor = self._once(torch.empty_strided, tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
         return found
 

@@ -24,7 +24,6 @@ _MOST_NAMES = 5
 
 
 def coarse_notes(graphs: Sequence[Graph]) -> tuple[str, ...]:
-    """Return notes about values that are small for their qparams."""
     return (*_long_rows(graphs), *_small_channels(graphs))
 
 

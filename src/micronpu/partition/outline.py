@@ -92,7 +92,6 @@ class DelegateCall(nn.Module):
 
 
 def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
-    """Return the order of a tensor's axes in memory."""
     channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
     return torch.channels_last if channels_last else torch.contiguous_format
 

@@ -115,7 +115,6 @@ class Decision:
 
     @property
     def moves_only(self) -> bool:
-        """True if it computes nothing."""
         return self.unit.moves_only or not self.computes
 
 

@@ -74,7 +74,6 @@ class SinkTransposes(Pass):
         return walk.changed
 
     def moves(self, permutation: Permutation) -> bool:
-        """Return True if transposes by ``permutation`` are moved."""
         return True
 
     def _sink(

@@ -254,7 +254,6 @@ class QuantizationConfig:
 
     @property
     def symmetric_activation(self) -> QuantizationSpec:
-        """`activation` with zero point 0."""
         return replace(self.activation, qscheme=torch.per_tensor_symmetric)
 
     def weight(self, axis: int) -> QuantizationSpec:
@@ -414,7 +413,6 @@ class Corrections:
 
     @property
     def need_data(self) -> bool:
-        """True if any of them needs calibration samples."""
         return self.bias_correction or self.adaptive_rounding or self.fit_ranges
 
     def __post_init__(self) -> None:

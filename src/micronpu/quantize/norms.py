@@ -110,7 +110,6 @@ class _Sizes:
         return float(off.square().mean().sqrt())
 
     def largest(self, norm: Node) -> float:
-        """Return the size of the largest row."""
         sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
         sizes = sizes[sizes.isfinite() & (sizes > 0)]
         return float(sizes.max()) if sizes.numel() else 1.0

@@ -406,7 +406,6 @@ class FixedObserver(nn.Module):
         return x
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scale and zero point, of shape [1]."""
         return self.scale, self.zero_point
 
 

@@ -33,7 +33,6 @@ Observers: TypeAlias = dict[Any, Observer]
 
 
 def is_prepared(model: GraphModule) -> bool:
-    """Return True if a module has the observers of `prepared`."""
     return PREPARED.of(model)
 
 

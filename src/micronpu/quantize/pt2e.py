@@ -217,7 +217,6 @@ def _inputs(model: GraphModule) -> list[Node]:
 
 
 def annotated(model: GraphModule) -> set[str]:
-    """Return the names of the nodes that are annotated."""
     return {node.name for node in model.graph.nodes if KEY in node.meta}
 
 

@@ -287,7 +287,6 @@ def float_rewrites() -> dict[str, str]:
 
 
 def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
-    """Return True if a rewrite is not disabled."""
     return switch_of(rewrite) not in disabled
 
 
