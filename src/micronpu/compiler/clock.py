@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from micronpu.base import timing
 from micronpu.base.errors import InternalError, MicroNpuError, first_line
 from micronpu.base.memory import release
-from micronpu.base.timing import notebook_callback
 
 ProgressCallback = Callable[[str, float], None]
 """Progress callback: name of the current step, and its finished fraction, 0 to 1."""
@@ -32,7 +31,7 @@ class Clock:
     def __init__(self, callback: ProgressCallback | None) -> None:
         self.seconds: dict[str, float] = {}
         self._early: dict[str, float] = {}
-        self._callback = callback or notebook_callback()
+        self._callback = callback or timing.notebook_callback()
         self._raised: Exception | None = None
 
     @contextmanager

@@ -31,7 +31,6 @@ from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops,
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.norms import mark_standardisation, mark_uneven
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams, level_norms, name_lines, share_qparams
@@ -244,7 +243,7 @@ def _end(prepared: GraphModule) -> None:
             module.is_calibrated = True
         if isinstance(module, PartObserver):
             module.copy_extremes()
-    settle_concat_groups(prepared)
+    post_training.settle_concat_groups(prepared)
 
 
 def observed(
@@ -278,7 +277,7 @@ def observed(
             made[name].meta[KEY] = states_of(module)
             prepare_loops(made[name], quantizers[name], _prepared)
             if is_joint:  # before calibration: whether a part has its own qparams must not differ between methods
-                settle_concat_groups(made[name])
+                post_training.settle_concat_groups(made[name])
     if is_joint:
         share_qparams(made)
     return made

@@ -27,7 +27,6 @@ from micronpu.frontend.units import multiply_accumulates
 from micronpu.quantize import thresholds
 from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.solver.neighbours import dtype_name
-from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Array, Metric, metric_of
 
@@ -255,7 +254,7 @@ def of_recording(calls: Sequence[Row]) -> str:
 def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
     """Return digests of the samples in order, numbered from 0, and of the starts of sequences."""
     rows = [row for sequence in sequences for row in sequence]
-    size = -(-len(rows) // MOST_DIGESTS)
+    size = -(-len(rows) // thresholds.MOST_DIGESTS)
     found = {}
     for start in range(0, len(rows), size):
         name = f"row {start}" if size == 1 else f"rows {start} to {min(start + size, len(rows)) - 1}"
@@ -287,11 +286,11 @@ def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
         own = tensor.detach()
         digest.update(f"{own.dtype}{list(own.shape)}".encode())
         digest.update(own.contiguous().reshape(-1).as_strided((own.numel(),), (1,)).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:DIGEST_DIGITS]
+    return digest.hexdigest()[: thresholds.DIGEST_DIGITS]
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]
+    return hashlib.sha256(data).hexdigest()[: thresholds.DIGEST_DIGITS]
 
 
 # ---------------------------------------------------------------- samples for the evaluation

@@ -36,7 +36,6 @@ from micronpu.frontend.units import multiply_accumulates
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops import facts
 from micronpu.ops.convolution import CONVOLUTIONS_2D
-from micronpu.ops.facts import matrices_of
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize import thresholds as at
@@ -436,7 +435,7 @@ def write_first_layers(module: GraphModule, sequences: Sequence[Sequence[Row]], 
     for number, x in enumerate(module.graph.find_nodes(op="placeholder")[: len(rows[0]) if rows else 0]):
         layer = next(iter(x.users), x)
         name = overload_name(layer) if is_float32(x) and len(x.users) == 1 and layer.args[:1] == (x,) else ""
-        nodes = matrices_of(name, arguments(layer)) if name else []
+        nodes = facts.matrices_of(name, arguments(layer)) if name else []
         matrices = [m.detach().double() for node in nodes if (m := attribute(module, node)) is not None]
         config, is_whole = settings.default, len(matrices) == len(nodes) > 0 and x.meta["val"].numel() > 0
         if not is_whole or config is None or settings.of(layer) != config:

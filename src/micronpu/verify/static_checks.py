@@ -16,7 +16,6 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend import program
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import named
 from micronpu.frontend.tensors import results_of
 from micronpu.ir.facts import Facts, Form
 from micronpu.ir.lowering import facts_of
@@ -271,7 +270,7 @@ def _small_operands(view: program.ProgramView, node: Node, proposal: str) -> Rep
     least, jump = found
     where = place_of(node)
     at = f" at {where['source']}" if where["source"] else ""
-    what = named(node) if written.form is not Form.QUOTIENT else f"The division{at}"
+    what = program.named(node) if written.form is not Form.QUOTIENT else f"The division{at}"
     if written.amplifier is not None and written.amplifier.divides:
         hint = "divisors that stay away from zero, as with clamp(min=...)"
     else:
@@ -352,7 +351,7 @@ def _small_part(
     return ReportWarning(
         NOTE,
         "small-part",
-        f"Output {number} is a part of a larger value ({named(taken)}) and shares its qparams: its range is "
+        f"Output {number} is a part of a larger value ({program.named(taken)}) and shares its qparams: its range is "
         f"{low:.3g} to {high:.3g}, its scale {step:.3g} is for a range of {whole:.3g}.",
         "a separate layer for each part, or the parts scaled to similar sizes",
         output=number,
