@@ -13,19 +13,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
-from micronpu.frontend import tensors
+from micronpu.frontend import functional, tensors
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results, set_training
 from micronpu.frontend.control_flow import compute_both_branches, without_regions, write_out_loops
 from micronpu.frontend.export import as_exported, as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
-from micronpu.frontend.functional import (
-    convert_to_float32,
-    decomposed,
-    functional,
-    in_float32,
-    remove_empty_tensors,
-    without_taken_names,
-)
 from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called, reveal_functions
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
@@ -68,7 +60,7 @@ def exported(
     module = graph_module(model if ready else export(model, examples))
     converted = CONVERTED.of(module)
     if converted:
-        examples = tuple(map(in_float32, examples))
+        examples = tuple(map(functional.in_float32, examples))
     loops = () if ready else write_out_loops(module, also)
     if not ready:
         check_static(module)
@@ -129,7 +121,7 @@ def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torc
             part.training = False
     else:
         own.eval()
-    own, examples = own.float(), tuple(map(in_float32, examples))
+    own, examples = own.float(), tuple(map(functional.in_float32, examples))
     sizes = {t.shape[0] if t.dim() else None for t in examples}
     program = None
     if len(sizes) == 1 and None not in sizes:
@@ -155,14 +147,14 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
         with quiet():
             program = without_regions(program)
             if has_transforms(program.graph):
-                program = decomposed(
+                program = functional.decomposed(
                     program, "decompose torch.vmap or torch.func", "the batch as an axis of the tensors"
                 )
-            program, converted = convert_to_float32(program) if convert_floats else (program, ())
-            module = functional(without_taken_names(program)).module(check_guards=False)
+            program, converted = functional.convert_to_float32(program) if convert_floats else (program, ())
+            module = functional.functional(functional.without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
         tensors.resolve_negative_bits(module)
-        remove_empty_tensors(module)
+        functional.remove_empty_tensors(module)
         CONVERTED.say(module, converted)
         return module
     what = f"A {type(program).__name__} cannot be quantized as it is."
