@@ -337,11 +337,9 @@ def _memory_of(
 
 
 def _arena_of(plan: Plan, number: int, region: str) -> Arena:
-    """Return the lifetimes in a planned memory.
-
-    The calls of the plan are the steps.  Tensors at one place with adjacent lifetimes are merged: they are views of the
-    same bytes.
-    """
+    """Return the lifetimes in a planned memory."""
+    # The calls of the plan are the steps. Tensors at one place with adjacent lifetimes are merged: they are views of
+    # the same bytes.
     calls, last_step = plan.calls, max(len(plan.calls) - 1, 0)
     names: dict[int, str] = {}
     used: dict[int, list[int]] = {}

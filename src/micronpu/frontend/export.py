@@ -264,11 +264,9 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
 
 
 def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """Return the program as `torch.export` traces it.
-
-    Branches of `torch.cond` that read parameters are traced by Dynamo, which treats their sizes as symbols and fails on
-    the strides. If it traces the whole model, the sizes are known.
-    """
+    """Return the program as `torch.export` traces it."""
+    # Branches of `torch.cond` that read parameters are traced by Dynamo, which treats their sizes as symbols and fails
+    # on the strides. If it traces the whole model, the sizes are known.
     examples = _standing_alone(examples)
     try:
         return torch.export.export(model, examples)

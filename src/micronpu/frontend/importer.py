@@ -539,11 +539,9 @@ def import_nodes(
 
 
 def _in_order_of_need(graph: Graph) -> list[GraphNode]:
-    """Return the nodes in the order in which the outputs need them.
-
-    ExecuTorch sorts a program again whenever it cuts out a partition; this order makes equal partitions have equal
-    bytes.
-    """
+    """Return the nodes in the order in which the outputs need them."""
+    # ExecuTorch sorts a program again whenever it cuts out a partition; this order makes equal partitions have equal
+    # bytes.
     producer = graph.producers()
     order: dict[GraphNode, None] = {}
     waiting = [producer[t] for t in reversed(graph.outputs) if t in producer]

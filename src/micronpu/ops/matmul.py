@@ -79,10 +79,8 @@ class BatchMatmul(Op):
 
 
 def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
-    """x [..., M, K] times z [..., K, N] as one product of rank 3, which a reshape converts to the result.
-
-    If z is a single matrix, the batches become rows: [5, M, K] x [K, N] is [1, 5 * M, K] x [1, K, N].
-    """
+    """x [..., M, K] times z [..., K, N] as one product of rank 3, which a reshape converts to the result."""
+    # If z is a single matrix, the batches become rows: [5, M, K] x [K, N] is [1, 5 * M, K] x [1, K, N].
     (m, k), n = x.shape[-2:], z.shape[-1]
     left, right = math.prod(x.shape[:-2]), math.prod(z.shape[:-2])
     if right == 1:
@@ -102,10 +100,8 @@ def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
 def _of_other_batches(
     node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor, lefts: tuple[int, ...], rights: tuple[int, ...]
 ) -> Tensor:
-    """The product for broadcast batches: batches of x alone become its rows, batches of z alone its columns.
-
-    [4, 9, M, K] x [1, 9, K, N] is [9, 4 * M, K] x [9, K, N], with the result's axes in the original order.
-    """
+    """The product for broadcast batches: batches of x alone become its rows, batches of z alone its columns."""
+    # [4, 9, M, K] x [1, 9, K, N] is [9, 4 * M, K] x [9, K, N], with the result's axes in the original order.
     (m, k), n, rank = x.shape[-2:], z.shape[-1], len(lefts)
     common = [i for i in range(rank) if lefts[i] == rights[i]]
     rows, columns = ([i for i in range(rank) if i not in common and b[i] != 1] for b in (lefts, rights))

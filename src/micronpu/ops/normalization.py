@@ -164,11 +164,10 @@ def _group_norm(write: Writer) -> Float:
 
 
 def _normalized(write: Writer, x: Float, axes: Sequence[int], eps: float, centred: bool) -> Float:
-    """x divided by its root mean square, or the same for x - mean(x).
-
-    The variance is computed from the centred values: mean(x^2) - mean(x)^2 is a small difference of large numbers with
-    large scales. Its scale is smaller than that of the squares, as the accumulator is rounded once, after the mean.
-    """
+    """x divided by its root mean square, or the same for x - mean(x)."""
+    # The variance is computed from the centred values: mean(x^2) - mean(x)^2 is a small difference of large numbers
+    # with large scales. Its scale is smaller than that of the squares, as the accumulator is rounded once, after the
+    # mean.
     if write.unevenness >= UNEQUAL and not write.capabilities.has_int16:
         return _normalized_by_row(write, x, axes, eps, centred)
     if centred:

@@ -306,10 +306,8 @@ def _steps(before: int, source: Array) -> int | None:
 
 
 def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: Array) -> TosaTensor:
-    """Select the elements of an axis by index, in any order.
-
-    Copies and strides use an additional axis after the selected one, whose elements are adjacent in memory.
-    """
+    """Select the elements of an axis by index, in any order."""
+    # Copies and strides use an additional axis after the selected one, whose elements are adjacent in memory.
     before, behind = x.shape[:axis], math.prod(x.shape[axis + 1 :])
     rows, outer = x.shape[axis], math.prod(before)
     shape = (*before, len(source), *x.shape[axis + 1 :])

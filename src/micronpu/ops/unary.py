@@ -216,10 +216,8 @@ def _inverse_roots() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift.
-
-    Newton's iteration from 1, in fixed point with 3 integer bits, on the value normalized to [1/4, 1).
-    """
+    """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift."""
+    # Newton's iteration from 1, in fixed point with 3 integer bits, on the value normalized to [1/4, 1).
     if value == 1:
         return 2**31 - 1, 0
     pairs = (32 - value.bit_length() - 1) // 2 - 1

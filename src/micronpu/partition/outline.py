@@ -308,11 +308,9 @@ def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) 
 
 
 def _copy_for_views(module: GraphModule, source: Node) -> None:
-    """Insert copies of loop results and step inputs before ATen operators and core kernels.
-
-    ExecuTorch treats the length of a sequence as dynamic, and has no views of dynamic tensors. It also plans a view of
-    a step's input as if the step owned its memory, which it does not.
-    """
+    """Insert copies of loop results and step inputs before ATen operators and core kernels."""
+    # ExecuTorch treats the length of a sequence as dynamic, and has no views of dynamic tensors. It also plans a view
+    # of a step's input as if the step owned its memory, which it does not.
     readers = [n for n in source.users if getattr(n.target, "namespace", "") == "aten" or _is_core(module, n)]
     if readers:
         with source.graph.inserting_after(source):

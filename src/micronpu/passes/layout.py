@@ -120,10 +120,8 @@ def _shrinks(node: Node) -> bool:
 
 
 def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
-    """Permutations of transposed operands that could move behind the operator; True if it is the only reader of one.
-
-    With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
-    """
+    """Permutations of transposed operands that could move behind the operator; True if it is the only reader of one."""
+    # With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
     found: dict[Permutation, bool] = {}
     for tensor in node.inputs:
         first = walk.producer.get(tensor)
@@ -142,10 +140,8 @@ def _transposed_constant(op: Op, tensor: Tensor, permutation: Permutation) -> Te
 
 
 def _leads_back(permutation: Permutation) -> bool:
-    """True if a transpose converts channels last to channels first.
-
-    Generalised to an order of all pairs of permutations: [0, 3, 1, 2] is greater than its inverse, [0, 2, 3, 1].
-    """
+    """True if a transpose converts channels last to channels first."""
+    # Generalised to an order of all pairs of permutations: [0, 3, 1, 2] is greater than its inverse, [0, 2, 3, 1].
     return permutation > inverse(permutation)
 
 

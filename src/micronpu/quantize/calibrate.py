@@ -43,11 +43,9 @@ Progress = Callable[[int], None]
 
 
 def _is_finite(x: torch.Tensor) -> bool:
-    """Return True if all are float32 numbers.
-
-    Their sum does not overflow in float64, and takes less time than the extremes. Calibration in float64 has finite
-    values where the model, and a scale, overflow.
-    """
+    """Return True if all are float32 numbers."""
+    # Their sum does not overflow in float64, and takes less time than the extremes. Calibration in float64 has finite
+    # values where the model, and a scale, overflow.
     return math.isfinite(float(x.float().sum(dtype=torch.float64)))
 
 

@@ -223,10 +223,8 @@ class RangeObserver(nn.Module):
         return less, more
 
     def _rounding(self) -> float:
-        """Return what rounding costs, R / (12 steps^2); 0 if that does not count for the margin.
-
-        It does not if the range clips, or if the extremes are multiples of an LSB, as of pixels.
-        """
+        """Return what rounding costs, R / (12 steps^2); 0 if that does not count for the margin."""
+        # It does not if the range clips, or if the extremes are multiples of an LSB, as of pixels.
         has_others = self.is_whole or self.part != 1.0 or self.thresholds.rows or self.within != (-math.inf, math.inf)
         if self.values < self.exceeded_from or has_others:
             return 0.0
@@ -368,11 +366,8 @@ def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
 
 
 def _between_steps(scale: float, thresholds: list[float]) -> float:
-    """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs.
-
-    Of equal ones the smallest; the given one if no other is nearer.
-    """
-
+    """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs."""
+    # Of equal ones the smallest; the given one if no other is nearer.
     sizes = [abs(threshold) for threshold in thresholds]
     tried = [scale * (1.0 + (at.WIDER - 1.0) * n / at.SCALES) for n in range(at.SCALES + 1)]
     for size in sizes:

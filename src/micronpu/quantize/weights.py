@@ -79,10 +79,8 @@ def _operands(
     layers: Mapping[str, Sequence[tuple[Node, Any]]],
     with_moments: bool,
 ) -> dict[tuple[str, str], Statistics]:
-    """Return the statistics of layers' operands, by method and name of the layer.
-
-    Layers of several methods with the same weight have one statistics, so that the weight stays the same.
-    """
+    """Return the statistics of layers' operands, by method and name of the layer."""
+    # Layers of several methods with the same weight have one statistics, so that the weight stays the same.
     found: dict[tuple[str, str], Statistics] = {}
     of_weight: dict[tuple[str, int], Statistics] = {}
     for name, module in prepared.items():
@@ -130,10 +128,8 @@ def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
 
 
 def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
-    """Return the number of samples that suffices for the second moments of the layers' operands.
-
-    A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
-    """
+    """Return the number of samples that suffices for the second moments of the layers' operands."""
+    # A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
     wanted, macs = at.CORRECTION_SAMPLES, 0
     for layer in layers:
         weight, result = _weight(prepared, layer), layer.meta.get("val")
@@ -399,10 +395,8 @@ def _factor(model: GraphModule, pair: _Pair) -> torch.Tensor:
 
 
 def _apply(model: GraphModule, pair: _Pair) -> float:
-    """Apply one iteration; return the largest change of a range, as the logarithm of its factor.
-
-    It uses float64: the last bits of a float32 square root vary between machines.
-    """
+    """Apply one iteration; return the largest change of a range, as the logarithm of its factor."""
+    # It uses float64: the last bits of a float32 square root vary between machines.
     first, second = _weight(model, pair.first).double(), _weight(model, pair.second).double()
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
     axis = _input_axis(pair.second)

@@ -50,10 +50,8 @@ def expected_changes(
 
 
 def _expected(exact: Array, found: Array, every: Array) -> float:
-    """Return the expected number of `every` whose sign normal noise changes.
-
-    Noise depends on the value, since a softmax saturates; it is that of the nearest values of `exact`.
-    """
+    """Return the expected number of `every` whose sign normal noise changes."""
+    # Noise depends on the value, since a softmax saturates; it is that of the nearest values of `exact`.
     order = np.argsort(exact, None, kind="stable")
     known, noise = exact.ravel()[order], (found - exact).ravel()[order]
     count = min(at.NEAREST, len(known))

@@ -375,10 +375,9 @@ class _Search:
     # ---------------------------------------------------------------- one operator at a time
 
     def _costliest(self, place: int, signal: float, total: float) -> _Cause:
-        """Return the operator that adds most of the noise; among similar ones, the first.
-
-        A value and the result computed from it often cost as much: then the operator whose own error is large is named.
-        """
+        """Return the operator that adds most of the noise; among similar ones, the first."""
+        # A value and the result computed from it often cost as much: then the operator whose own error is large is
+        # named.
         self._measure()
         count = min(
             thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.trial.macs * len(self._calls), 1))

@@ -141,10 +141,8 @@ def cross_validated(
 
 
 def _decides_alone(trial: Trial, plain: list[list[Row]], results: list[list[Row]]) -> int | None:
-    """Return the sample that has more noise than all others together because it is left out; None without one.
-
-    The others tell nothing about values that far away, and its own range contains them.
-    """
+    """Return the sample that has more noise than all others together because it is left out; None without one."""
+    # The others tell nothing about values that far away, and its own range contains them.
     exact = [*trial.exact, *(trial.others.exact if trial.others is not None else ())]
     powers = _powers(results, exact)
     noises = (powers[..., 1] / np.maximum(powers[..., 0].sum(0), np.finfo(np.float64).tiny)).sum(1)

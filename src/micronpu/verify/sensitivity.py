@@ -182,10 +182,8 @@ class Sensitivity:
         return self._alone[value.quantize]
 
     def _measure(self, nodes: Sequence[Node]) -> None:
-        """Measure the noise that the rounding of each node adds alone.
-
-        A network with states runs once for each; of any other, only what depends on the node is computed again.
-        """
+        """Measure the noise that the rounding of each node adds alone."""
+        # A network with states runs once for each; of any other, only what depends on the node is computed again.
         if self._dequantized.initial:
             self._alone |= {node: self._noise({node: self._own[node]}) for node in nodes}
             return
@@ -434,10 +432,8 @@ def _rounding_within(low: float, high: float) -> Rounding:
 
 
 def _ends(dequantized: DequantizedReference) -> list[Node]:
-    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators.
-
-    The steps of a recurrent layer are rounded one by one.
-    """
+    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators."""
+    # The steps of a recurrent layer are rounded one by one.
     last: dict[Node | str, Node] = {}
     for layer in dequantized.layers:
         name, target = exported_call(layer.first)

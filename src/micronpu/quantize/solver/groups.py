@@ -53,11 +53,9 @@ def observers_of(notes: Mapping[Value, QuantizationAnnotation]) -> Observers:
 
 
 def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
-    """Return the representative of each place's group, which shares qparams.
-
-    A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor, and
-    of the tensor itself, if the specs agree.
-    """
+    """Return the representative of each place's group, which shares qparams."""
+    # A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor,
+    # and of the tensor itself, if the specs agree.
     parents: dict[Place, Place] = {place: place for place in specs}
 
     def root(place: Place) -> Place:

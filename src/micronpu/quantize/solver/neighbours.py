@@ -169,10 +169,8 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
 
 
 def _counts_by_size(reader: Value, alike: Mapping[Value, bool]) -> bool:
-    """Return True if an error of an operand counts alike wherever it is, so that clipping compares with rounding.
-
-    Of values that are divided by, or compared, or averaged, rounding of the small ones counts more.
-    """
+    """Return True if an error of an operand counts alike wherever it is, so that clipping compares with rounding."""
+    # Of values that are divided by, or compared, or averaged, rounding of the small ones counts more.
     reads_all = reader.is_output or reader.weights is not None or reader.softmax_axis is not None
     return reads_all or (_passes(reader) and alike[reader])
 
@@ -262,10 +260,8 @@ def _singular(value: Value) -> _Singular | None:
 
 
 def _inverse_factor(value: Value) -> float | None:
-    """Return c of a value c * log(z) that is only read as the logarithm of a negative power.
-
-    A positive power is near 0 if z is, so that its reader needs precision there.
-    """
+    """Return c of a value c * log(z) that is only read as the logarithm of a negative power."""
+    # A positive power is near 0 if z is, so that its reader needs precision there.
     line = value.line
     is_inverse = line is not None and line[0] is value.first and line[1] < 0 and not line[2]
     is_read = all(reader.form is Form.EXPONENTIAL for reader in value.readers)
@@ -352,10 +348,8 @@ def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
 
 
 def _row_axes(values: Values) -> Mapping[Value, frozenset[int | None]]:
-    """Return the axes along which softmaxes read each value, possibly moved; empty if it has other readers.
-
-    None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
-    """
+    """Return the axes along which softmaxes read each value, possibly moved; empty if it has other readers."""
+    # None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
     found: dict[Value, frozenset[int | None]] = {}
     for value in reversed(values.all):  # what is behind a value first
         found[value] = _axes_of(value, found) if value.shape else frozenset()

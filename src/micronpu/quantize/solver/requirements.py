@@ -103,11 +103,9 @@ class _Requirements:
                 self.want_zero.add(value)
 
     def _annotate_io(self, io: QuantizationConfig) -> None:
-        """Quantize every float input and output of the program, independently of its readers and producers.
-
-        Outputs of an operator with fixed qparams keep these: the values of a softmax in calibration do not determine
-        later ones.
-        """
+        """Quantize every float input and output of the program, independently of its readers and producers."""
+        # Outputs of an operator with fixed qparams keep these: the values of a softmax in calibration do not determine
+        # later ones.
         states = {state.old for state in self.values.states}
         for value in self.values.all:
             if value.is_input and value.is_float and value not in self.notes and value not in states:
@@ -279,10 +277,8 @@ class _Requirements:
         return config.shares if is_shared else config.fixed_activation(value.rule)
 
     def _kept(self, operand: Value, wanted: QuantizationSpec, config: QuantizationConfig) -> Spec:
-        """Return the spec with which an operator reads a value: the prescribed one, or else ``wanted``.
-
-        Other qparams would only add a rounding, and two operands that are compared would have different ones.
-        """
+        """Return the spec with which an operator reads a value: the prescribed one, or else ``wanted``."""
+        # Other qparams would only add a rounding, and two operands that are compared would have different ones.
         source = self.prescribers[operand]
         if source is None:
             return wanted
@@ -300,10 +296,8 @@ class _Requirements:
     # ---------------------------------------------------------------- zero point 0
 
     def _make_symmetric(self, value: Value, config: QuantizationConfig) -> None:
-        """Use zero point 0 for a value if all its readers need that, such as queries, keys and values.
-
-        Otherwise each of them would requantize it, which costs an operator and a rounding.
-        """
+        """Use zero point 0 for a value if all its readers need that, such as queries, keys and values."""
+        # Otherwise each of them would requantize it, which costs an operator and a rounding.
         while value in self.want_zero and (note := self.notes.get(value)) is not None:
             if (value, config.dtype) in self._made_symmetric:
                 return
