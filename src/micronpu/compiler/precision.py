@@ -309,10 +309,8 @@ class Search:
         return replace(self.rated(activations, modules, settings), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:
-        """Return the program with its price, unless it cannot be compiled or exceeds the chip's memory.
-
-        One with more operators in float on the core than the first is not faster, although its estimate may be lower.
-        """
+        """Return the program with its price, unless it cannot be compiled or exceeds the chip's memory."""
+        # One with more operators in float on the core than the first is not faster, although its estimate may be lower.
         try:
             price = self.allowed.price(tried.modules)
         except MicroNpuError:

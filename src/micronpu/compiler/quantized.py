@@ -360,10 +360,8 @@ def _named(name: str) -> Iterator[None]:
 
 
 def of_bound_method(model: Any) -> Any:
-    """Return the module whose forward is a bound method; anything else unchanged.
-
-    It is the user's module with another forward: its parameters, and the names of its buffers.
-    """
+    """Return the module whose forward is a bound method; anything else unchanged."""
+    # It is the user's module with another forward: its parameters, and the names of its buffers.
     if not inspect.ismethod(model) or not isinstance(model.__self__, nn.Module):
         return model
     return with_forward(model.__self__, model.__func__)

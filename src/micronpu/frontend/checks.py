@@ -116,11 +116,9 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
 
 
 def check_evaluation_mode(module: nn.Module, name: str = "", model: str = "") -> None:
-    """Raise `ModelError` if a model or a part of it is in training mode.
-
-    In a graph the arguments of dropouts and batch norms decide, and the modules that it calls. Modules that only hold
-    parameters, as in the result of `ExportedProgram.module`, have a mode that nothing reads.
-    """
+    """Raise `ModelError` if a model or a part of it is in training mode."""
+    # In a graph the arguments of dropouts and batch norms decide, and the modules that it calls. Modules that only hold
+    # parameters, as in the result of `ExportedProgram.module`, have a mode that nothing reads.
     model = model or type(module).__name__
     parts: Iterable[tuple[str, nn.Module]] = module.named_children()
     if isinstance(module, GraphModule):
@@ -220,10 +218,8 @@ _UNWRITABLE = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise `ModelError` if a module, parameter or buffer has a name that would end a string of Python source.
-
-    torch.fx writes these names into source code that it runs, in quotation marks or as attributes.
-    """
+    """Raise `ModelError` if a module, parameter or buffer has a name that would end a string of Python source."""
+    # torch.fx writes these names into source code that it runs, in quotation marks or as attributes.
     for name in names:
         if _UNWRITABLE.search(name) or any(keyword.iskeyword(part) for part in name.split(".")):
             raise ModelError(

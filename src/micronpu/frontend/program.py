@@ -341,10 +341,8 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def axes_in_memory(value: torch.Tensor) -> tuple[int, ...]:
-    """Return the order of the axes as ExecuTorch reads it from the strides, including axes of size 1.
-
-    Torch's own `dim_order` gives the same result for a tensor, and another for a fake tensor.
-    """
+    """Return the order of the axes as ExecuTorch reads it from the strides, including axes of size 1."""
+    # Torch's own `dim_order` gives the same result for a tensor, and another for a fake tensor.
     strides: list[int] = list(value.stride())
     return tuple(sorted(range(value.dim()), key=lambda axis: -strides[axis]))
 

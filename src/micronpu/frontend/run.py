@@ -342,10 +342,8 @@ class Function:
             return bool((np.abs(last - first) < _JUMP * (1.0 + np.abs(first) + np.abs(last))).all())
 
     def is_smooth_in_int16(self) -> bool:
-        """Return True if a table of int16 numbers, which is interpolated, is as near as operators, in ranges to 16.
-
-        If calibration sees less of a steep function than the table has, it is steeper in LSB, and less accurate.
-        """
+        """Return True if a table of int16 numbers, which is interpolated, is as near as operators, in ranges to 16."""
+        # If calibration sees less of a steep function than the table has, it is steeper in LSB, and less accurate.
         for reach in 2.0 ** np.arange(-3, 5):
             results = self(np.linspace(-reach, reach, _GRID))
             scale, step = reach / 2**15, float(np.abs(results).max()) / 2**15

@@ -35,10 +35,8 @@ Value = TypeVar("Value")
 
 
 def copied(value: Value) -> Value:
-    """Return a deep copy of a module, or of what contains modules; a tensor with a history of gradients is detached.
-
-    torch copies no such tensor: states of a module that was called with gradients, weights that a hook computes.
-    """
+    """Return a deep copy of a module, or of what contains modules; a tensor with a history of gradients is detached."""
+    # torch copies no such tensor: states of a module that was called with gradients, weights that a hook computes.
     memo: dict[int, Any] = {}
     with quiet():  # torch warns about its own copying
         for _, part in reached([("", value)]):

@@ -81,10 +81,8 @@ def multiply_by_quantized_multiplier(x: IntArray, multiplier: IntArray | int, sh
 
 
 def multiply_wide(x: IntArray, multiplier: IntArray | int, shift: IntArray | int) -> IntArray:
-    """``x * multiplier * 2**(shift - 31)`` for the 64-bit accumulators of int16 activations, rounded once, half up.
-
-    The multiplier is cut to 15 bits, so that the product of an accumulator of up to 48 bits fits into 64.
-    """
+    """``x * multiplier * 2**(shift - 31)`` for the 64-bit accumulators of int16 activations, rounded once, half up."""
+    # The multiplier is cut to 15 bits, so that the product of an accumulator of up to 48 bits fits into 64.
     right = 15 - np.asarray(shift, np.int64)
     return np.asarray((np.asarray(x, np.int64) * short_multiplier(multiplier) + (np.int64(1) << (right - 1))) >> right)
 

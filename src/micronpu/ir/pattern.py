@@ -23,10 +23,8 @@ def is_two_in_four(weights: Array) -> bool:
 
 
 def is_made_two_in_four(weights: Array) -> bool:
-    """True if weights have the pattern by intent, not by chance or for lack of channels.
-
-    A layer of zeros, or of one or two input channels, always has the pattern.
-    """
+    """True if weights have the pattern by intent, not by chance or for lack of channels."""
+    # A layer of zeros, or of one or two input channels, always has the pattern.
     return weights.ndim >= 2 and weights.shape[-1] > KEPT and is_two_in_four(weights) and bool(weights.any())
 
 

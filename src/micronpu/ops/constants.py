@@ -46,11 +46,9 @@ def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> t
 def with_bias(
     node: AtenNode, x: TensorType, weight: Array, qparams: QParams, channel_axis: int = 0
 ) -> tuple[Array, QParams, Tensor]:
-    """int8 weights, their qparams, and the corresponding bias.
-
-    A channel whose weights are so small that its bias would not fit gets a larger scale: its weights lose bits that are
-    insignificant beside the bias, while a saturated bias would be a wrong constant in every output.
-    """
+    """int8 weights, their qparams, and the corresponding bias."""
+    # A channel whose weights are so small that its bias would not fit gets a larger scale: its weights lose bits that
+    # are insignificant beside the bias, while a saturated bias would be a wrong constant in every output.
     channels = weight.shape[channel_axis]
     scale = np.array(qparams.scale, np.float64)
     bias = node.float_constant("bias").astype(np.float64) if node.has("bias") else np.zeros(channels)

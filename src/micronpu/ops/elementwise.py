@@ -135,10 +135,8 @@ _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
-    """Refuse additions that LiteRT cannot compute: a sum may grow by at most the left shift, applied in float32.
-
-    Beyond either limit its kernel ends the process.
-    """
+    """Refuse additions that LiteRT cannot compute: a sum may grow by at most the left shift, applied in float32."""
+    # Beyond either limit its kernel ends the process.
     shift = _ADD_SHIFT[x.type.dtype]
     largest = max(2.0 * max(x.type.scale, z.type.scale), (1 << shift) * node.output.scale[0])
     if largest > _LARGEST_FLOAT:
@@ -395,11 +393,9 @@ def power(write: Writer, x: Float, exponent: float) -> Float:
 
 
 def inverse(write: Writer, x: Float) -> Float:
-    """1 / x: a table if there is one; r = exp(-log(x)) for x >= 0, otherwise x * r * r with r = exp(-log(abs(x))).
-
-    x * r is one or minus one, so the result has the precision of r, with similar qparams. exp(-log(x * x)) would have
-    the square of the magnitude of 1 / x, too large a range for one scale.
-    """
+    """1 / x: a table if there is one; r = exp(-log(x)) for x >= 0, otherwise x * r * r with r = exp(-log(abs(x)))."""
+    # x * r is one or minus one, so the result has the precision of r, with similar qparams. exp(-log(x * x)) would have
+    # the square of the magnitude of 1 / x, too large a range for one scale.
     if write.capabilities.computes("reciprocal.default"):
         return write("reciprocal.default", x)
     if never_negative(write, x):

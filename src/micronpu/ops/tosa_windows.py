@@ -84,10 +84,8 @@ def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d
 def covering(
     emit: TosaEmitter, x: TosaTensor, weight: TosaTensor, axes: Size2d, stride: Size2d, padding: Padding2d
 ) -> TosaTensor:
-    """Extend constant weights by zeros, so that the windows cover all of x, if that is cheap.
-
-    Removing uncovered elements would copy x.
-    """
+    """Extend constant weights by zeros, so that the windows cover all of x, if that is cheap."""
+    # Removing uncovered elements would copy x.
     if weight.data is None:
         return weight
     grown, results = list(weight.shape), 1

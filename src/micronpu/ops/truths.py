@@ -35,11 +35,9 @@ _MOVES = (
 
 
 def number_of(write: Writer, truth: Float) -> Float | None:
-    """The number of a truth value; None for other values, and for constants.
-
-    Inputs of the program and results of the core are cast at their origin: later moves and logic are computed with
-    numbers, as they often expand a short mask along other axes.
-    """
+    """The number of a truth value; None for other values, and for constants."""
+    # Inputs of the program and results of the core are cast at their origin: later moves and logic are computed with
+    # numbers, as they often expand a short mask along other axes.
     if isinstance(truth, (int, float)) or write.stored(truth) is not None:
         return None
     return _number(write, truth)

@@ -91,10 +91,8 @@ _OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 
 @functools.lru_cache(maxsize=4096)
 def kernel_of(operator: OpOverload) -> OutKernel | None:
-    """Return the kernel of a functional operator; None if no kernel writes into given tensors.
-
-    Operators without such a variant in torch are looked up among ExecuTorch's kernels.
-    """
+    """Return the kernel of a functional operator; None if no kernel writes into given tensors."""
+    # Operators without such a variant in torch are looked up among ExecuTorch's kernels.
     schema = schema_of(operator)
     own = [argument for argument in schema.arguments if not argument.is_out]
     if {argument.name for argument in own} >= _OPTIONS:
@@ -134,10 +132,8 @@ def promotes(operator: OpOverload) -> bool:
 
 
 def is_decomposed(operator: OpOverload) -> bool:
-    """Return True if torch decomposes an operator into others of its core set.
-
-    An operator of this set with a kernel is kept, also a copy of a view, without making the decomposition table.
-    """
+    """Return True if torch decomposes an operator into others of its core set."""
+    # An operator of this set with a kernel is kept, also a copy of a view, without making the decomposition table.
     is_core = torch.Tag.core in operator.tags
     if is_core or schema_of(operator).name.endswith("_copy"):
         signature = kernel_of(operator)

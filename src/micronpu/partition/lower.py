@@ -49,11 +49,9 @@ def plan(
     graph_signature: ExportGraphSignature,
     extra_padding: int = 0,
 ) -> list[int]:
-    """Place tensors, as an algorithm of ExecuTorch's memory planning; return the size of each memory in bytes.
-
-    Programs with control flow, tensors in the storage of others or several memories are left to ExecuTorch's greedy
-    one.
-    """
+    """Place tensors, as an algorithm of ExecuTorch's memory planning; return the size of each memory in bytes."""
+    # Programs with control flow, tensors in the storage of others or several memories are left to ExecuTorch's greedy
+    # one.
     specs = list(specs)
     special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)
     if special or any(getattr(graph_module, "input_mem_buffer_sizes", None) or ()):

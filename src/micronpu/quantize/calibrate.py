@@ -366,10 +366,8 @@ def seen_calls(
 
 
 def forget(module: nn.Module, kept: nn.Module) -> None:
-    """Delete the tensors of a consumed module, except those of parts that another one has.
-
-    A graph and its module refer to each other, so their memory would be kept until Python's next garbage collection.
-    """
+    """Delete the tensors of a consumed module, except those of parts that another one has."""
+    # A graph and its module refer to each other, so their memory would be kept until Python's next garbage collection.
     shared = set(kept.modules())
     for part in module.modules():
         if part not in shared:

@@ -231,10 +231,8 @@ class QuantizationConfig:
 
     @property
     def io_activation(self) -> QuantizationSpec:
-        """`activation` for outputs of the program, without clipping of values seen in calibration.
-
-        If two class scores were clipped, they would be equal, and the largest undecided.
-        """
+        """`activation` for outputs of the program, without clipping of values seen in calibration."""
+        # If two class scores were clipped, they would be equal, and the largest undecided.
         if self.is_qat or not self._clips:
             return self.activation
         return replace(self, activation_observer="minmax").activation

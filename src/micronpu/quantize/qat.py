@@ -335,11 +335,9 @@ def _along(values: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
 def folded_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int, frozen: bool
 ) -> torch.Tensor:
-    """Return weights times gamma / std.
-
-    With frozen statistics, gamma is trained here.  Otherwise the factor only affects the scale, since the following
-    batch norm trains gamma.
-    """
+    """Return weights times gamma / std."""
+    # With frozen statistics, gamma is trained here. Otherwise the factor only affects the scale, since the following
+    # batch norm trains gamma.
     factor = factor_of(gamma, variance, eps, 0.0) if frozen else factor_of(gamma, variance, eps).detach()
     return weight * _along(factor, axis, weight.dim())
 

@@ -115,10 +115,7 @@ def _with_program(
 def judge(
     module: GraphModule, trial: Trial, integer_io: IntegerIO | None = None, known: Sequence[Sequence[Row]] | None = None
 ) -> JudgedResults:
-    """Run a quantized module on all samples of a trial, for a comparison with the float model.
-
-    The figures are reproducible on the same machine.
-    """
+    """Run a quantized module on all samples of a trial, for a comparison with the float model."""
     if integer_io is not None:
         given = [[integer_io.quantize(row) for row in recording] for recording in trial.with_others]
         plain = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]

@@ -406,10 +406,8 @@ def _nearest_layout(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) 
 
 
 def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
-    """Return the results of the last sample, with rounded values that are perturbed by up to an LSB.
-
-    The position of the largest of nearly equal values, or a comparison of two, may then change without an error.
-    """
+    """Return the results of the last sample, with rounded values that are perturbed by up to an LSB."""
+    # The position of the largest of nearly equal values, or a comparison of two, may then change without an error.
     random = torch.Generator().manual_seed(seed)
     share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
     view = ProgramView(module)
