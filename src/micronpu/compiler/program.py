@@ -373,8 +373,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         return {p.payload: reference_of(p.graph, p.written, p.flatbuffer) for p in parts if p.written}
 
     def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return a function that runs a copy of the program on arrays, call by call from the initial values of its
-        states."""
+        """Return a function that runs a copy of the program on arrays, call by call from the states' initial values."""
         from micronpu.runtime import ArrayProgram
 
         host: list[ArrayProgram] = []

@@ -67,8 +67,7 @@ def plan(
 
 
 def backend_config() -> ExecutorchBackendConfig:
-    """Return the configuration for writing programs: inline payloads, which the board can read in place, and planned
-    memory."""
+    """Return how programs are written: payloads inline, which the board can read in place, and planned memory."""
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=MemoryPlanningPass(memory_planning_algo=plan),

@@ -361,9 +361,7 @@ class ProgramOrder:
 
 
 def outlined_order(graph: FxGraph, calls: Sequence[Partition]) -> list[FxNode]:
-    """Return the nodes that the outputs of a program need, in the order of need; calls are represented by their
-    outputs.
-    """
+    """Return the nodes that the outputs of a program need, in the order of need; outputs stand for calls."""
     home = {output: call for call in calls for output in call.outputs}
     order: dict[FxNode, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))
     result = graph.output_node()

@@ -437,8 +437,7 @@ def observe_last_weights(model: GraphModule) -> None:
 
 
 def _settle_weight(model: GraphModule, layer: Node) -> None:
-    """Make constants of weights that are not quantized, which are calls of `folded_weight`; torchao does not convert
-    these."""
+    """Make constants of weights that are not quantized, calls of `folded_weight`, which torchao does not convert."""
     weight = layer.args[1]
     if isinstance(weight, Node) and weight.target is folded_weight:
         with model.graph.inserting_before(layer):

@@ -201,8 +201,7 @@ def concat_places(notes: Mapping[Any, QuantizationAnnotation]) -> set[Any]:
 
 
 def concat_results(notes: Mapping[Any, QuantizationAnnotation]) -> dict[Any, QuantizationSpec]:
-    """Return values with special specs, as of averages, that feed a concat, possibly moved, with the spec of the concat
-    group."""
+    """Return values with special specs, as of averages, that feed a concat, with the spec of the concat group."""
     found: dict[Any, QuantizationSpec] = {}
     for value, reader in (place for place in concat_places(notes) if isinstance(place, tuple)):
         asked = [spec for spec in notes[reader].input_qspec_map.values() if isinstance(spec, QuantizationSpec)]

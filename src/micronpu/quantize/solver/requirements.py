@@ -270,8 +270,7 @@ class _Requirements:
         return self.prescribers[operands[0]]
 
     def _prescribed(self, value: Value, config: QuantizationConfig) -> Spec:
-        """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is
-        available."""
+        """Return fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is available."""
         assert value.rule is not None
         is_shared = value.has_long_rows and self.able.has_int16 and config.may_share
         return config.shares if is_shared else config.fixed_activation(value.rule)
