@@ -382,18 +382,9 @@ _STAND_INS = torch.library.Library("micronpu", "FRAGMENT")
 """Placeholder operators for recurrent layers: they compute shapes only."""
 
 
-def _recurrent_shapes(
-    input: torch.Tensor,
-    hx: torch.Tensor | list[torch.Tensor],
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[torch.Tensor, ...]:
-    """Return results of a recurrent layer that have shapes but no values."""
+def _recurrent_shapes(input: torch.Tensor, hx: Any, *more: Any) -> tuple[torch.Tensor, ...]:
+    """Return results of a recurrent layer that have shapes but no values; the arguments are `_ARGUMENTS`."""
+    *_, bidirectional, batch_first = more
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     steps, batch = (input.shape[1], input.shape[0]) if batch_first else (input.shape[0], input.shape[1])
     result = input.new_empty((steps, batch, states[0].shape[2] * (2 if bidirectional else 1)))

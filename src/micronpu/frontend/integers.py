@@ -263,14 +263,14 @@ def integer_states(module: GraphModule) -> GraphModule:
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
         if edge is None or not whole or (not state.initial.is_floating_point()):
             if quantizes or edge is not None:
-                raise _no_qparams(module, state, value, "float in or out")
+                raise _no_qparams(state, value, "float in or out")
             edge = view.result_qparams(value)  # of a module that was quantized before
             made.append(
                 state if edge is None else replace(state, scale=edge.qparams.scale[0], zero_point=edge.zero_point)
             )
             continue
         if others := [other for other in map(view.edge, quantizes) if other != edge]:
-            raise _no_qparams(module, state, value, f"{_qparams(others[0])} in and {_qparams(edge)} out")
+            raise _no_qparams(state, value, f"{_qparams(others[0])} in and {_qparams(edge)} out")
         made.append(_with_qparams(state, edge, value))
         _take_integers(holder, edge.torch_dtype)
         ends[number] = value
@@ -374,7 +374,7 @@ def _rounded(value: Node, edge: Edge) -> Node:
         return add_dequantize(add_quantize(value, edge), edge)
 
 
-def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
+def _no_qparams(state: State, value: Node, found: str) -> ModelError:
     return ModelError(
         f"The state `{state.name}` cannot have one pair of qparams: it is {found}{_at(value)}.",
         hint="the same setting of the quantizer for the operators that read the state and for the one that makes its "

@@ -211,7 +211,8 @@ def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
         np.ones((1, 1, 1, count)), TensorType((1, 1, 1, count), DType.INT8, QParams.per_tensor(1.0, 0))
     )
     zero = node.constant(np.zeros(1), TensorType((1,), DType.INT64, QParams.per_tensor(e.type.scale, 0)))
-    rows = reshaped(node, e, _as_picture(x.shape))
+    *outer, width, count = (1, 1, *x.shape)
+    rows = reshaped(node, e, (1, math.prod(outer), width, count))
     unit = QParams.per_tensor(_ROOM / DType.INT16.limits[1], 0)
 
     def total(most: float) -> Tensor:
@@ -230,12 +231,6 @@ def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
         r = node.emit(Add(), look_up(node, small, np.reciprocal, unit), rest, qparams=unit)
     back = reshaped(node, r, (*x.shape[:-1], 1))
     return node.emit(Mul(), e, back, qparams=Softmax.quantization.fixed_for(DType.INT16))
-
-
-def _as_picture(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Four axes with the same last axis, and the same previous one if there is one."""
-    *outer, width, count = (1, 1, *shape)
-    return 1, math.prod(outer), width, count
 
 
 def _largest(node: AtenNode, x: Tensor) -> Tensor:

@@ -211,7 +211,8 @@ class Decisions:
                 order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
             is_cut = True
             partition = _partition(joined, order, policy)
-            if len(joined) > 1 and _most(partition.inputs, partition.outputs) > (policy.most_tensors or math.inf):
+            most = max(len(partition.inputs), len(partition.outputs))
+            if len(joined) > 1 and most > (policy.most_tensors or math.inf):
                 # No value returns to a partition, so that its second half delays nothing in its first half.
                 middle = len(joined) // 2
                 waiting += [joined[middle:], joined[:middle]]
@@ -266,7 +267,7 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
     if isinstance(imported, UnsupportedError):
         decision.reasons.append(_not_imported(unit.anchor, imported.what, imported.hint))
         return decision
-    most = _most(unit.reads, unit.quantizes)
+    most = max(len(unit.reads), len(unit.quantizes))
     if policy.most_tensors is not None and most > policy.most_tensors:
         sentence = f"A call of the NPU has at most {policy.most_tensors} inputs and as many outputs."
         decision.reasons.append(
@@ -296,10 +297,6 @@ def _may_stand(policy: Policy, joined: Sequence[Decision]) -> bool:
     return policy.allow_no_op_partitions or any(
         not d.moves_only or (policy.allow_moves and d.moves and d.unit.head is not None) for d in joined
     )
-
-
-def _most(reads: Collection[FxNode], gives: Collection[FxNode]) -> int:
-    return max(len(reads), len(gives))
 
 
 def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:

@@ -67,7 +67,8 @@ def _of_log1p(model: GraphModule, node: Node, write: GraphWriter) -> Node | None
 
 def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x, divisor = arguments(node)["self"], arguments(node)["other"]
-    if form_of(x) is Form.EXPONENTIAL and (axis := _is_sum_of(divisor, x)) is not None:
+    is_share = form_of(x) is Form.EXPONENTIAL and form_of(divisor) is Form.ROW_SUM and _is_same(divisor.args[0], x)
+    if is_share and (axis := _only_axis(divisor)) is not None:
         z = x.args[0]
         inside = form_of(z) is Form.DIFFERENCE and _is_largest_of(z.args[1], z.args[0], axis)
         return write("softmax.int", z.args[0] if inside else z, axis)
@@ -151,13 +152,6 @@ def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
     if form_of(z) in (Form.PRODUCT, Form.QUOTIENT) and (factor := _fixed(model, z.args[1])) is not None:
         return write(overload_name(z), z.args[0], -factor)
     return write("neg.default", z)
-
-
-def _is_sum_of(x: Any, terms: Node) -> int | None:
-    """Return the axis along which x is the sum of terms, kept with size 1, or None."""
-    if form_of(x) is not Form.ROW_SUM or not _is_same(x.args[0], terms):
-        return None
-    return _only_axis(x)
 
 
 def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
@@ -355,7 +349,10 @@ class _Functions:
         for end, source in self.sources.items():
             is_read = any(self.sources.get(user) is not source for user in end.users)
             members = self._members(end) if is_read and is_float32(end) else []
-            if self._is_better(members):
+            inside = set(members)
+            costs = [n for n in members if not _is_free(n, inside)]
+            # A table is better than several operators, of which one is not linear.
+            if len(costs) > 1 and any(line_of(self._model, n) is None for n in costs):
                 steps = steps_of([source], members, partial(_fixed, self._model))
                 is_wide = any(c is not None and c.activations == "int16" for c in SETTING.of(end))
                 if (key := f"{is_wide}{steps}") not in known:
@@ -370,12 +367,6 @@ class _Functions:
     def _members(self, end: Node) -> list[Node]:
         read = self.sources
         return sorted(reachable([end], lambda n: [x for x in n.all_input_nodes if x is not read[n] and x in read]))
-
-    def _is_better(self, members: list[Node]) -> bool:
-        """Return True for a function that takes several operators, of which one is not linear."""
-        inside = set(members)
-        costs = [n for n in members if not _is_free(n, inside)]
-        return len(costs) > 1 and any(line_of(self._model, n) is None for n in costs)
 
 
 def _is_marked(node: Node) -> bool:

@@ -152,17 +152,12 @@ def parts_of(node: Node) -> list[Node]:
     name = overload_name(node)
     if name in NORMS:
         return [node]
-    squares = _squares_of(node)
+    averaged: Any = node.args[0] if name in ROW_SUMS else None
+    squares = averaged if isinstance(averaged, Node) and power_of(averaged) == 2 else None
     if squares is None and name.split(".")[0] not in SIZES:
         return []
     divided = list(_divided(node))
     return [*([squares] if squares is not None else []), node, *divided] if divided else []
-
-
-def _squares_of(node: Node) -> Node | None:
-    if overload_name(node) not in ROW_SUMS or not isinstance(node.args[0], Node):
-        return None
-    return node.args[0] if power_of(node.args[0]) == 2 else None
 
 
 def _divided(node: Node) -> Iterator[Node]:

@@ -275,7 +275,9 @@ def bounded(model: GraphModule) -> Iterator[None]:
     calls = {node: arguments(node) for node in model.graph.nodes if overload_name(node)}
     exact = {node: node.target for node, given in calls.items() if facts_of(overload_name(node)).is_singular(given)}
     for node, function in exact.items():
-        node.target = _away_from_zero(function, _observer_of(model, node.args[0]), _is_of_positive(node))
+        power = power_of(node)
+        is_of_positive = power is None or not power.is_integer()  # it has no values below 0 either
+        node.target = _away_from_zero(function, _observer_of(model, node.args[0]), is_of_positive)
     if exact:
         model.recompile()
     try:
@@ -285,12 +287,6 @@ def bounded(model: GraphModule) -> Iterator[None]:
             node.target = function
         if exact:
             model.recompile()
-
-
-def _is_of_positive(node: Node) -> bool:
-    """Return True if a function with a singularity has no values below 0 either."""
-    power = power_of(node)
-    return power is None or not power.is_integer()
 
 
 def _observer_of(model: GraphModule, operand: Any) -> nn.Module | None:
