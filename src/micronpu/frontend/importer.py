@@ -436,17 +436,11 @@ Instead = Mapping[GraphNode, Sequence[GraphNode]]
 
 @dataclass
 class _Joined:
-    """Pieces that share the tensors of the program's nodes.
+    """Pieces that share the tensors of the program's nodes."""
 
-    Attributes:
-        values: the tensor of a node; at first only those of the inputs.
-        moved: the new tensor by that of a piece.
-        originals: the original node by its copy.
-    """
-
-    values: dict[Node, Tensor]
-    moved: dict[Tensor, Tensor] = field(default_factory=dict)
-    originals: dict[GraphNode, GraphNode] = field(default_factory=dict)
+    values: dict[Node, Tensor]  # the tensor of a node; at first only those of the inputs
+    moved: dict[Tensor, Tensor] = field(default_factory=dict)  # the new tensor by that of a piece
+    originals: dict[GraphNode, GraphNode] = field(default_factory=dict)  # the original node by its copy
 
     def copied(self, node: GraphNode) -> GraphNode:
         return GraphNode(node.op, [self.moved.get(t, t) for t in node.inputs], list(node.outputs), node.origin)

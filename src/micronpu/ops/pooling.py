@@ -220,20 +220,14 @@ class _Pool(Op):
 
 @dataclass(frozen=True)
 class _Window:
-    """A pool's window over an image, as PyTorch describes it.
+    """A pool's window over an image, as PyTorch describes it."""
 
-    Attributes:
-        x: [N, H, W, C].
-        spatial: number of spatial axes of the program's pool, 1 or 2.
-        overhang: elements of height and width by which the last windows exceed the padding (ceil_mode).
-    """
-
-    x: Tensor
-    spatial: int
+    x: Tensor  # [N, H, W, C]
+    spatial: int  # number of spatial axes of the program's pool, 1 or 2
     kernel: Size2d
     stride: Size2d
     padding: Padding2d
-    overhang: Size2d
+    overhang: Size2d  # elements of height and width by which the last windows exceed the padding (ceil_mode)
 
 
 def _window(node: AtenNode) -> _Window:

@@ -39,17 +39,11 @@ _ONE = 1 << 10  # coordinates and weights of the bilinear filter have 10 fractio
 
 @dataclass(frozen=True)
 class _Resize(Op):
-    """Base of both filters.
+    """Base of both filters."""
 
-    Attributes:
-        size: height and width of the result.
-        align_corners: align the centres of the corner elements.
-        half_pixel_centers: align the outer edges of the corner elements.
-    """
-
-    size: Size2d = (1, 1)
-    align_corners: bool = False
-    half_pixel_centers: bool = False
+    size: Size2d = (1, 1)  # height and width of the result
+    align_corners: bool = False  # align the centres of the corner elements
+    half_pixel_centers: bool = False  # align the outer edges of the corner elements
 
     quantization = shares_qparams()
 

@@ -164,20 +164,14 @@ class _Shared:
 
 @dataclass(eq=False)
 class _Frame:
-    """Tensors of a method, or of a loop's block, which are placed together.
+    """Tensors of a method, or of a loop's block, which are placed together."""
 
-    Attributes:
-        spans: first and last step of each tensor's lifetime.
-        blocks: inner frames, with the step that needs them.
-        known: tensors of this frame, and of outer ones.
-    """
-
-    spans: dict[int, list[int]] = field(default_factory=dict)
+    spans: dict[int, list[int]] = field(default_factory=dict)  # first and last step of each tensor's lifetime
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    blocks: list[tuple[int, _Frame]] = field(default_factory=list)
+    blocks: list[tuple[int, _Frame]] = field(default_factory=list)  # inner frames, with the step that needs them
     offsets: dict[int, int] = field(default_factory=dict)
     size: int = 0
-    known: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)  # tensors of this frame, and of outer ones
 
     def begin(self, tensor: Tensor, step: int) -> None:
         self.known.add(id(tensor))

@@ -287,15 +287,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Block:
-    """A group of axes that a reshape maps to a group of axes with the same product of sizes.
+    """A group of axes that a reshape maps to a group of axes with the same product of sizes."""
 
-    Attributes:
-        before: axes of the operand larger than 1; none for leading axes of size 1 of the result.
-        after: axes of the result; axes of size 1 belong to the group before them.
-    """
-
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    before: tuple[int, ...]  # axes of the operand larger than 1; none for leading axes of size 1 of the result
+    after: tuple[int, ...]  # axes of the result; axes of size 1 belong to the group before them
 
 
 def blocks(old: Shape, new: Shape) -> list[_Block]:

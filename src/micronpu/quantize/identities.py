@@ -311,15 +311,11 @@ def functions_to_tables(model: GraphModule, able: Capabilities) -> bool:
 
 
 class _Functions:
-    """The functions of a program.
-
-    Attributes:
-        sources: the tensor that each member of a function is computed from.
-    """
+    """The functions of a program."""
 
     def __init__(self, model: GraphModule) -> None:
         self._model = model
-        self.sources: dict[Node, Node] = {}
+        self.sources: dict[Node, Node] = {}  # the tensor that each member of a function is computed from
         self._constants = constant_nodes(model)
         for node in model.graph.nodes:
             if (source := self._source(node)) is not None:

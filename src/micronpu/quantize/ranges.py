@@ -156,19 +156,13 @@ def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bo
 
 @dataclass
 class _SumsOfSamples:
-    """Sums that give the error of the results for each range.
+    """Sums that give the error of the results for each range."""
 
-    Attributes:
-        clipped_low, clipped_high: of clipping errors, for each direction of each sample.
-        outside_low, outside_high: of squared slopes where values are clipped.
-        squares: of squared slopes.
-    """
-
-    clipped_low: list[torch.Tensor]
+    clipped_low: list[torch.Tensor]  # of clipping errors, for each direction of each sample
     clipped_high: list[torch.Tensor]
-    outside_low: torch.Tensor
+    outside_low: torch.Tensor  # of squared slopes where values are clipped
     outside_high: torch.Tensor
-    squares: float = 0.0
+    squares: float = 0.0  # of squared slopes
 
     def __add__(self, other: _SumsOfSamples) -> _SumsOfSamples:
         return _SumsOfSamples(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -30,20 +30,15 @@ Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(eq=False)
 class _Place:
-    """An observer in a prepared method.
-
-    Attributes:
-        key: identifies corresponding places of other methods.
-        state: name of the state that it observes, or "".
-    """
+    """An observer in a prepared method."""
 
     method: str
     prepared: GraphModule
     target: str
     observer: Any
-    key: Key
+    key: Key  # identifies corresponding places of other methods
     producer: Node
-    state: str = ""
+    state: str = ""  # name of the state that it observes, or ""
 
 
 _LINE = "micronpu_line"
