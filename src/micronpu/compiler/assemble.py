@@ -50,18 +50,12 @@ from micronpu.verify.verification import Verification
 
 @dataclass(frozen=True)
 class Staged:
-    """A method whose NPU parts are compiled, before the file is written.
-
-    Attributes:
-        host: its core part, with its states as buffers.
-        name: of the method; "" if the program has only one.
-        expected: expected results; None if it is not run.
-    """
+    """A method whose NPU parts are compiled, before the file is written."""
 
     quantized: Quantized
-    host: HostPart
-    name: str = ""
-    expected: Expected | None = None
+    host: HostPart  # its core part, with its states as buffers
+    name: str = ""  # of the method; "" if the program has only one
+    expected: Expected | None = None  # expected results; None if it is not run
 
     @classmethod
     def of(

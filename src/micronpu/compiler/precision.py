@@ -69,19 +69,12 @@ _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The quantized modules that were chosen.
+    """The quantized modules that were chosen."""
 
-    Attributes:
-        modules: by method; their states are inputs and outputs.
-        frontier: measurements; None if int8 suffices.
-        results: of each method for each call of its trial.
-        proposal: hint that makes a choice possible; "" if one was made.
-    """
-
-    modules: Modules
-    frontier: Frontier | None = None
-    results: Results = field(default_factory=dict)
-    proposal: str = ""
+    modules: Modules  # by method; their states are inputs and outputs
+    frontier: Frontier | None = None  # measurements; None if int8 suffices
+    results: Results = field(default_factory=dict)  # of each method for each call of its trial
+    proposal: str = ""  # hint that makes a choice possible; "" if one was made
 
 
 def allowed_by(how: Quantization, device: Device, compiled: Compiled) -> Allowed | None:

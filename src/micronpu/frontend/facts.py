@@ -23,15 +23,10 @@ class HasMeta(Protocol):
 
 @dataclass(frozen=True)
 class Fact(Generic[Value]):
-    """A fact.
+    """A fact."""
 
-    Attributes:
-        key: in `meta`.
-        unsaid: default value.
-    """
-
-    key: str
-    unsaid: Value
+    key: str  # in `meta`
+    unsaid: Value  # default value
 
     def of(self, whose: HasMeta) -> Value:
         """Return the recorded value, or `unsaid`."""

@@ -90,19 +90,12 @@ def can_fuse(clamp: Node) -> bool:
 
 @dataclass(frozen=True)
 class Body:
-    """The operators that compute a float.
+    """The operators that compute a float."""
 
-    Attributes:
-        nodes: operator, fused clamp and unpacking, or the operators of a function, in execution order.
-        head: the operator, of a function the last one.
-        clamp: that is fused into the operator, or None.
-        function: of one element, or None.
-    """
-
-    nodes: Sequence[Node]
-    head: Node
-    clamp: Node | None = None
-    function: WrittenFunction | None = None
+    nodes: Sequence[Node]  # operator, fused clamp and unpacking, or the operators of a function, in execution order
+    head: Node  # the operator, of a function the last one
+    clamp: Node | None = None  # that is fused into the operator, or None
+    function: WrittenFunction | None = None  # of one element, or None
 
     @classmethod
     def of(cls, view: ProgramView, result: Node) -> Body:

@@ -22,19 +22,12 @@ _Bounds: TypeAlias = tuple[Node | None, int, int]
 
 
 class Count(NamedTuple):
-    """Use of an integer state by a method.
+    """Use of an integer state by a method."""
 
-    Attributes:
-        number: index among the method's states.
-        size: exclusive upper bound of its value in a call, because it selects rows; None for no limit.
-        counts: True if `step` is added to it, False if `step` replaces it.
-        step: None if unknown.
-    """
-
-    number: int
-    size: int | None
-    counts: bool
-    step: int | None
+    number: int  # index among the method's states
+    size: int | None  # exclusive upper bound of its value in a call, because it selects rows; None for no limit
+    counts: bool  # True if `step` is added to it, False if `step` replaces it
+    step: int | None  # None if unknown
 
 
 def is_position(node: Any) -> bool:

@@ -48,14 +48,10 @@ class RefusedPartitionError(UnsupportedError):
 
 @dataclass(frozen=True)
 class NamedData:
-    """Bytes that are stored beside a payload.
-
-    Attributes:
-        file: ``NAME`` of the ``NAME.ptd`` that holds them; "" for the program's own ``.pte``.
-    """
+    """Bytes that are stored beside a payload."""
 
     data: bytes
-    file: str = ""
+    file: str = ""  # ``NAME`` of the ``NAME.ptd`` that holds them; "" for the program's own ``.pte``
 
 
 _HEAD = 256
@@ -158,11 +154,7 @@ def constant_bytes(graph: Graph) -> dict[str, int]:
 
 
 class CorePart(ABC):
-    """The part of a core that computes remaining operators in int8.
-
-    Attributes:
-        core: the core.
-    """
+    """The part of a core that computes remaining operators in int8."""
 
     core: Core
 

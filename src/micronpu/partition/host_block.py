@@ -57,25 +57,16 @@ class Tensor:
 
 @dataclass(eq=False)
 class KernelCall:
-    """A call of a kernel.
-
-    Attributes:
-        operands: in the kernel's order, with their types in its schema.
-        results: tensors that it writes.
-        is_list: True if the results are one list.
-        is_view: True for a view, which takes no step unless its result is a program output.
-        node: of the core part.
-        handles: debug handles of its operators.
-    """
+    """A call of a kernel."""
 
     name: str
     overload: str
-    operands: list[tuple[Any, Any]]
-    results: list[Tensor]
-    node: Node
-    is_list: bool = False
-    is_view: bool = False
-    handles: tuple[int, ...] = ()
+    operands: list[tuple[Any, Any]]  # in the kernel's order, with their types in its schema
+    results: list[Tensor]  # tensors that it writes
+    node: Node  # of the core part
+    is_list: bool = False  # True if the results are one list
+    is_view: bool = False  # True for a view, which takes no step unless its result is a program output
+    handles: tuple[int, ...] = ()  # debug handles of its operators
 
 
 @dataclass(eq=False)
@@ -98,20 +89,14 @@ class WriteStep:
 
 @dataclass(eq=False)
 class LoopStep:
-    """A block that is repeated for each row of sequences.
+    """A block that is repeated for each row of sequences."""
 
-    Attributes:
-        initial: initial values of ``states``.
-        sequences: tensors whose rows the block reads, as ``rows``.
-        body: returns the next values of the states, and a row of each of ``results``.
-    """
-
-    initial: list[Tensor]
-    sequences: list[Tensor]
+    initial: list[Tensor]  # initial values of ``states``
+    sequences: list[Tensor]  # tensors whose rows the block reads, as ``rows``
     states: list[Tensor]
     rows: list[Tensor]
     results: list[Tensor]
-    body: HostBlock
+    body: HostBlock  # returns the next values of the states, and a row of each of ``results``
 
 
 @dataclass(eq=False)

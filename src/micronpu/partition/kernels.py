@@ -25,13 +25,10 @@ class CoreKernel:
     """A kernel of a core, called with all arguments of its schema in order; the ``val`` of a node describes its result.
 
     ExecuTorch's definition of the operators takes seconds to import, and is only imported to compute or trace one.
-
-    Attributes:
-        keeps_order: True if the order of axes in memory is the first operand's and not that of ``val``.
     """
 
     name: str
-    keeps_order: bool = False
+    keeps_order: bool = False  # True if the order of axes in memory is the first operand's and not that of ``val``
 
     @property
     def __name__(self) -> str:

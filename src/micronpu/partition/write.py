@@ -43,15 +43,11 @@ _OWN, _SHARED = 1, 2
 
 
 class MethodInput(NamedTuple):
-    """Input of a method.
-
-    Attributes:
-        names: of the inputs, if the model was called with a dictionary.
-    """
+    """Input of a method."""
 
     module: GraphModule
     examples: Sequence[torch.Tensor]
-    names: Sequence[str] = ()
+    names: Sequence[str] = ()  # of the inputs, if the model was called with a dictionary
 
 
 class Written(NamedTuple):

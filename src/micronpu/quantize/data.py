@@ -302,19 +302,12 @@ Recording: TypeAlias = Sequence[Row]
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The user's options for the evaluation samples.
+    """The user's options for the evaluation samples."""
 
-    Attributes:
-        held_out: number of held-out calibration samples; None for the default.
-        data: separate samples instead of those; None for none.
-        labels: of `data`, an entry for each call; None to use the float model's outputs.
-        metric: name or function, see `metric_of`, or a dictionary of these by method; None for none.
-    """
-
-    held_out: int | None = None
-    data: Any = None
-    labels: Any = None
-    metric: Any = None
+    held_out: int | None = None  # number of held-out calibration samples; None for the default
+    data: Any = None  # separate samples instead of those; None for none
+    labels: Any = None  # of `data`, an entry for each call; None to use the float model's outputs
+    metric: Any = None  # name or function, see `metric_of`, or a dictionary of these by method; None for none
 
 
 @dataclass(frozen=True)

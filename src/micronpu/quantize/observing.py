@@ -445,16 +445,13 @@ class HistogramObserver(RangeObserver):
     """Counts values in bins of equal width, from which `searched` finds the range.
 
     Values beyond the bins widen them: each is split into parts, which fall into the new bins.
-
-    Attributes:
-        histogram: values per bin, from ``min_val`` to ``max_val``.
     """
 
     of_extremes: ClassVar[bool] = False
     bins: ClassVar[int] = at.BINS
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
     _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
-    histogram: torch.Tensor
+    histogram: torch.Tensor  # values per bin, from ``min_val`` to ``max_val``
 
     def __init__(self, *limits: Any, **more: Any) -> None:
         super().__init__(*limits, **more)

@@ -305,19 +305,12 @@ _NOTHING: Mapping[Node, Rounding] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RoundedLayer:
-    """A value that a quantized module rounds.
+    """A value that a quantized module rounds."""
 
-    Attributes:
-        quantize: the node that ends it.
-        edge: its qparams.
-        first: the operator before the quantization, and before a clamp.
-        moves: True if it only moves or selects values, with unchanged qparams.
-    """
-
-    quantize: Node
-    edge: program.Edge
-    first: Node
-    moves: bool
+    quantize: Node  # the node that ends it
+    edge: program.Edge  # its qparams
+    first: Node  # the operator before the quantization, and before a clamp
+    moves: bool  # True if it only moves or selects values, with unchanged qparams
 
 
 class DequantizedReference:

@@ -20,30 +20,20 @@ KEY = "quantization_annotation"
 
 @dataclass(frozen=True)
 class QuantizationSpec:
-    """Qparams that calibration finds.
-
-    Attributes:
-        observer: name of one of `micronpu.quantize.observers.OBSERVERS`.
-        eps: the smallest scale.
-        ch_axis: axis of the channels, for weights with a scale each.
-        of_weights: use the observer's variant for weights.
-        is_fake: wrap the observer in fake quantization, for training.
-        options: further arguments of the observer.
-        maker: factory of a custom observer, from torchao's `QuantizationSpec`; None for this package's.
-    """
+    """Qparams that calibration finds."""
 
     dtype: torch.dtype
     quant_min: int
     quant_max: int
     qscheme: torch.qscheme
-    observer: str
-    eps: float
-    ch_axis: int | None = None
-    of_weights: bool = False
-    is_fake: bool = False
-    options: tuple[tuple[str, Any], ...] = ()
+    observer: str  # name of one of `micronpu.quantize.observers.OBSERVERS`
+    eps: float  # the smallest scale
+    ch_axis: int | None = None  # axis of the channels, for weights with a scale each
+    of_weights: bool = False  # use the observer's variant for weights
+    is_fake: bool = False  # wrap the observer in fake quantization, for training
+    options: tuple[tuple[str, Any], ...] = ()  # further arguments of the observer
     is_dynamic: bool = False
-    maker: Any = None
+    maker: Any = None  # factory of a custom observer, from torchao's `QuantizationSpec`; None for this package's
 
 
 @dataclass(frozen=True)

@@ -57,25 +57,15 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected results of a program.
+    """Expected results of a program."""
 
-    Attributes:
-        trial: the samples for the evaluation.
-        rows: the inputs that are compared with the quantized model, in the program's dtypes.
-        results: of the quantized model for them, as floats.
-        judged: of the quantized model on all samples that count.
-        module: the quantized module; its states are inputs and outputs.
-        integer_io: meaning of integer inputs and outputs, or None.
-        proposal: hint for more precision than int8; "" without one.
-    """
-
-    trial: Trial
-    rows: tuple[Tensors, ...]
-    results: tuple[Tensors, ...]
-    judged: JudgedResults
-    module: GraphModule
-    integer_io: IntegerIO | None
-    proposal: str
+    trial: Trial  # the samples for the evaluation
+    rows: tuple[Tensors, ...]  # the inputs that are compared with the quantized model, in the program's dtypes
+    results: tuple[Tensors, ...]  # of the quantized model for them, as floats
+    judged: JudgedResults  # of the quantized model on all samples that count
+    module: GraphModule  # the quantized module; its states are inputs and outputs
+    integer_io: IntegerIO | None  # meaning of integer inputs and outputs, or None
+    proposal: str  # hint for more precision than int8; "" without one
 
     @classmethod
     def of(

@@ -46,16 +46,11 @@ class Fidelity:
     An output with values that saturate a sigmoid counts twice: unchanged, and after a sigmoid, since scores far from a
     threshold would otherwise hide those near it.  So does a single number that is no probability: unchanged, and
     without its mean, which tells nothing about a sample.
-
-    Attributes:
-        signal: power of each view of an output, over all samples.
-        noise: power of the noise of each sample or recording, by view: [samples][views].
-        outputs: number of views that are unchanged outputs; these come first.
     """
 
-    signal: tuple[float, ...]
-    noise: tuple[tuple[float, ...], ...]
-    outputs: int
+    signal: tuple[float, ...]  # power of each view of an output, over all samples
+    noise: tuple[tuple[float, ...], ...]  # power of the noise of each sample or recording, by view: [samples][views]
+    outputs: int  # number of views that are unchanged outputs; these come first
 
     @classmethod
     def of(
@@ -123,19 +118,12 @@ def _peak(x: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class RoundedValue:
-    """A value that a quantized module rounds.
+    """A value that a quantized module rounds."""
 
-    Attributes:
-        quantize: the node that rounds it.
-        producer: the operator that computes it, by its name in the exported program; "" for an input.
-        readers: the operators that compute with it.
-        elements: number of its elements.
-    """
-
-    quantize: Node
-    producer: str
-    readers: frozenset[str]
-    elements: int
+    quantize: Node  # the node that rounds it
+    producer: str  # the operator that computes it, by its name in the exported program; "" for an input
+    readers: frozenset[str]  # the operators that compute with it
+    elements: int  # number of its elements
 
     @property
     def parts(self) -> frozenset[str]:
@@ -283,21 +271,13 @@ def _source(layer: RoundedLayer) -> Node:
 
 @dataclass(frozen=True)
 class PrecisionPrice:
-    """Cost of a compiled program.
+    """Cost of a compiled program."""
 
-    Attributes:
-        cycles: of the NPU and the core, at the clock of the first.
-        milliseconds: None if the clock is unknown; at the NPU's clock for a core with an unknown one.
-        operators: cycles by the name of a node of the quantized module.
-        bytes: of the file; 0 before it is written.
-        in_float: number of operators that the core computes in float.
-    """
-
-    cycles: float
-    milliseconds: float | None
-    operators: Mapping[str, float]
-    bytes: int = 0
-    in_float: int = 0
+    cycles: float  # of the NPU and the core, at the clock of the first
+    milliseconds: float | None  # None if the clock is unknown; at the NPU's clock for a core with an unknown one
+    operators: Mapping[str, float]  # cycles by the name of a node of the quantized module
+    bytes: int = 0  # of the file; 0 before it is written
+    in_float: int = 0  # number of operators that the core computes in float
 
     @classmethod
     def of(cls, reports: Sequence[DelegationReport], size: int = 0) -> PrecisionPrice:
@@ -377,17 +357,11 @@ def _conversion(value: RoundedValue, wide: Collection[str]) -> float:
 
 @dataclass(frozen=True)
 class Beside:
-    """Ratios of one output, in dB against float.
+    """Ratios of one output, in dB against float."""
 
-    Attributes:
-        sqnr: of the program.
-        possible: if every value has its own qparams.
-        rows: number of samples that both were measured on.
-    """
-
-    sqnr: float
-    possible: float
-    rows: int
+    sqnr: float  # of the program
+    possible: float  # if every value has its own qparams
+    rows: int  # number of samples that both were measured on
 
     @property
     def lost(self) -> float:

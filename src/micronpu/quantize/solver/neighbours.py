@@ -194,17 +194,11 @@ def _union(found: Iterable[Ends]) -> Ends:
 
 @dataclass(frozen=True)
 class Singularity:
-    """Range that the result of a function with a singularity at 0 needs: z ** c, or c * log(z).
+    """Range that the result of a function with a singularity at 0 needs: z ** c, or c * log(z)."""
 
-    Attributes:
-        operand: observer of the value.
-        factor: c.
-        is_log: True for c * log(z), False for the power.
-    """
-
-    operand: RangeObserver
-    factor: float
-    is_log: bool = False
+    operand: RangeObserver  # observer of the value
+    factor: float  # c
+    is_log: bool = False  # True for c * log(z), False for the power
 
     def __repr__(self) -> str:
         return f"Singularity({self.factor}, {self.is_log})"

@@ -149,15 +149,10 @@ class State:
 
 @dataclass(eq=False)
 class Values:
-    """The values of a program.
+    """The values of a program."""
 
-    Attributes:
-        all: in the order of the program.
-        returned: results, without new values of states.
-    """
-
-    all: Sequence[Value]
-    returned: Collection[Value] = ()
+    all: Sequence[Value]  # in the order of the program
+    returned: Collection[Value] = ()  # results, without new values of states
     states: Sequence[State] = field(default_factory=tuple)
 
     @property
