@@ -36,27 +36,20 @@ Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
 
 @dataclass(frozen=True)
 class Allowed:
-    """Limits and functions of a search.
+    """Limits and functions of a search."""
 
-    Attributes:
-        quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
-        price: compiles quantized methods, which are not changed, without verifying the program.
-        slowdown: maximum time of a program, as a multiple of int8's; inf to measure all improvements.
-        activations: of the program that the search starts with.
-        cures: corrections to try, group by group, in addition to projections.
-        helps: returns whether a second program is significantly nearer to float than a first one.
-        has_time: returns whether there is time for another program; called with its name.
-        is_accurate: True if the user requests `NEAR`, even if no decision changes.
-    """
-
+    # Makes the quantizer for "int8" or "int16" activations, with some settings.
     quantizer: Callable[[str, Settings], StaticQuantizer]
+    # Compiles quantized methods, which are not changed, without verifying the program.
     price: Callable[[Modules], PrecisionPrice]
-    slowdown: float
-    activations: str = "int8"
-    cures: Cures = CURES
+    slowdown: float  # maximum time of a program, as a multiple of int8's; inf to measure all improvements
+    activations: str = "int8"  # of the program that the search starts with
+    cures: Cures = CURES  # corrections to try, group by group, in addition to projections
+    # Returns whether a second program is significantly nearer to float than a first one.
     helps: Callable[[Fidelity, Fidelity], bool] | None = None
+    # Returns whether there is time for another program; called with its name.
     has_time: Callable[[str], bool] = lambda name: True
-    is_accurate: bool = False
+    is_accurate: bool = False  # True if the user requests `NEAR`, even if no decision changes
 
     @property
     def everything(self) -> bool:
@@ -70,35 +63,24 @@ class Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A program that has been evaluated.
+    """A program that has been evaluated."""
 
-    Attributes:
-        activations: of most operators.
-        modules: quantized, by method.
-        settings: in addition to the activations.
-        names: of the corrections among them.
-        more: description of operators with another precision, for the report.
-        calibrated: the float methods with observers, if further corrections are possible; not changed by them.
-        lost: loss of the user's metric against the float model; 0 without a metric.
-        decides_alike: True if there are decisions, or the user's metric, and all are known to equal the float model's.
-        decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
-        has_decisions: True if all outputs are judged by decisions, or by the user's metric.
-        results: of each method for each call of its trial.
-    """
-
-    activations: str
-    modules: Modules
-    settings: Settings
+    activations: str  # of most operators
+    modules: Modules  # quantized, by method
+    settings: Settings  # in addition to the activations
     fidelity: Fidelity
-    names: Names = ()
-    more: str = ""
+    names: Names = ()  # of the corrections among them
+    more: str = ""  # description of operators with another precision, for the report
+    # The float methods with observers, if further corrections are possible; not changed by them.
     calibrated: Modules | None = None
     price: PrecisionPrice | None = None
-    lost: float = 0.0
+    lost: float = 0.0  # loss of the user's metric against the float model; 0 without a metric
+    # True if there are decisions, or the user's metric, and all are known to equal the float model's.
     decides_alike: bool = False
+    # True if decisions differ from the float model's, or are expected to, see `Search.rated`.
     decides_otherwise: bool = False
-    has_decisions: bool = False
-    results: Results | None = None
+    has_decisions: bool = False  # True if all outputs are judged by decisions, or by the user's metric
+    results: Results | None = None  # of each method for each call of its trial
 
     @property
     def module(self) -> GraphModule:

@@ -37,22 +37,16 @@ ENERGY = "not published for this chip"
 
 @dataclass(frozen=True)
 class HostPart:
-    """A quantized program in which the NPU's parts are calls of finished payloads, before lowering.
+    """A quantized program in which the NPU's parts are calls of finished payloads, before lowering."""
 
-    Attributes:
-        module: calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for the
-            core's int8 parts.
-        report: the delegation report.
-        partitions: compiled partitions, in the order of the calls.
-        reads: for each partition, the nodes of the quantized module whose integers it reads.
-        core_graphs: graphs of the core's int8 parts, in the order of the calls.
-    """
-
+    # Calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for the core's int8
+    # parts.
     module: GraphModule
-    report: DelegationReport
-    partitions: tuple[CompiledPartition, ...]
+    report: DelegationReport  # the delegation report
+    partitions: tuple[CompiledPartition, ...]  # compiled partitions, in the order of the calls
+    # For each partition, the nodes of the quantized module whose integers it reads.
     reads: tuple[tuple[str, ...], ...] = ()
-    core_graphs: tuple[Graph, ...] = ()
+    core_graphs: tuple[Graph, ...] = ()  # graphs of the core's int8 parts, in the order of the calls
 
 
 Compiled: TypeAlias = WeakKeyDictionary[GraphModule, tuple[GraphModule, HostPart]]

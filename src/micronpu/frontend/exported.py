@@ -25,19 +25,13 @@ from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 @dataclass(frozen=True)
 class Exported:
-    """A checked model.
+    """A checked model."""
 
-    Attributes:
-        module: the checked graph with the shapes of the example inputs; its states are its last inputs and outputs.
-        examples: the user's example inputs, which fix shapes and dtypes.
-        model: the original model, which can be exported again for another batch size.
-        is_float: True if it has no observers and no quantization.
-    """
-
+    # The checked graph with the shapes of the example inputs; its states are its last inputs and outputs.
     module: GraphModule
-    examples: tuple[torch.Tensor, ...]
-    model: nn.Module | ExportedProgram
-    is_float: bool
+    examples: tuple[torch.Tensor, ...]  # the user's example inputs, which fix shapes and dtypes
+    model: nn.Module | ExportedProgram  # the original model, which can be exported again for another batch size
+    is_float: bool  # True if it has no observers and no quantization
 
     @property
     def states(self) -> tensors.States:

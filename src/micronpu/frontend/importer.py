@@ -400,14 +400,10 @@ def import_of(node: Node) -> AtenImport:
 
 @dataclass(frozen=True)
 class GraphPiece:
-    """A graph of some nodes of a program, imported separately; `assemble` joins several.
+    """A graph of some nodes of a program, imported separately; `assemble` joins several."""
 
-    Attributes:
-        nodes: in execution order.
-        values: the tensor of each integer node of the program that the piece reads or computes, operands first.
-    """
-
-    nodes: tuple[GraphNode, ...]
+    nodes: tuple[GraphNode, ...]  # in execution order
+    # The tensor of each integer node of the program that the piece reads or computes, operands first.
     values: Mapping[Node, Tensor]
 
 

@@ -22,27 +22,17 @@ from micronpu.ops.softmax import ATTENTION
 
 @dataclass(eq=False)
 class Unit:
-    """An operator with the quantization around it.
+    """An operator with the quantization around it."""
 
-    Attributes:
-        view: the program.
-        head: the operator, of a function the last one; None for a dequantize directly before a quantize.
-        body: operator, fused clamp and unpacking, in execution order.
-        quantizes: quantize nodes of the result.
-        reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
-        dequantizes: nodes between ``reads`` and ``body``.
-        constants: dequantizes and transposes of constants.
-        function: of one element, which the operators of the body compute, or None.
-    """
-
-    view: ProgramView
-    head: Node | None
-    body: list[Node]
-    quantizes: list[Node]
+    view: ProgramView  # the program
+    head: Node | None  # the operator, of a function the last one; None for a dequantize directly before a quantize
+    body: list[Node]  # operator, fused clamp and unpacking, in execution order
+    quantizes: list[Node]  # quantize nodes of the result
+    # Integer nodes (quantizes, inputs of the program) that the operands are made from.
     reads: list[Node] = field(default_factory=list)
-    dequantizes: list[Node] = field(default_factory=list)
-    constants: list[Node] = field(default_factory=list)
-    function: WrittenFunction | None = None
+    dequantizes: list[Node] = field(default_factory=list)  # nodes between ``reads`` and ``body``
+    constants: list[Node] = field(default_factory=list)  # dequantizes and transposes of constants
+    function: WrittenFunction | None = None  # of one element, which the operators of the body compute, or None
 
     @property
     def anchor(self) -> Node:

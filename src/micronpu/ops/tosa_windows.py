@@ -154,20 +154,13 @@ def transposed(
 
 
 class _Phase(NamedTuple):
-    """The results at one phase of the stride along one axis.
+    """The results at one phase of the stride along one axis, and the part of the operand that they read."""
 
-    Attributes:
-        first: the first weight that they use.
-        begin, end: the part of the operand that they read.
-        padding: before and after it.
-        results: their number.
-    """
-
-    first: int
+    first: int  # the first weight that they use
     begin: int
     end: int
-    padding: Size2d
-    results: int
+    padding: Size2d  # before and after the part
+    results: int  # their number
 
     @classmethod
     def of(cls, emit: TosaEmitter, axis: int, size: int, stride: int, crop: int, offset: int) -> _Phase:

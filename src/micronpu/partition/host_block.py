@@ -31,23 +31,14 @@ from micronpu.upstream.torch import FakeTensorMode, OpOverload, cast, schema_of,
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of the core part.
+    """A tensor of the core part."""
 
-    Attributes:
-        meta: its shape, dtype and strides; a tensor without data.
-        base: the tensor whose memory it shares.
-        data: value of a constant.
-        state: name of the buffer of a tensor that persists from call to call; ``data`` is its initial value.
-        is_bounded: True if its size grows during a run.
-        source: the integers that it was dequantized from, and their qparams.
-    """
-
-    meta: torch.Tensor
-    base: Tensor | None = None
-    data: torch.Tensor | None = None
-    state: str = ""
-    is_bounded: bool = False
-    source: tuple[Tensor, tuple[Any, ...]] | None = None
+    meta: torch.Tensor  # its shape, dtype and strides; a tensor without data
+    base: Tensor | None = None  # the tensor whose memory it shares
+    data: torch.Tensor | None = None  # value of a constant
+    state: str = ""  # name of the buffer of a tensor that persists from call to call; ``data`` is its initial value
+    is_bounded: bool = False  # True if its size grows during a run
+    source: tuple[Tensor, tuple[Any, ...]] | None = None  # the integers that it was dequantized from, and their qparams
 
     @property
     def root(self) -> Tensor:

@@ -70,16 +70,11 @@ def has_some_kernel(packet: str) -> bool:
 
 @dataclass(frozen=True)
 class OutKernel:
-    """A kernel that writes into preallocated memory.
+    """A kernel that writes into preallocated memory."""
 
-    Attributes:
-        name, overload: ``aten::add`` and ``out``.
-        arguments: names, types and defaults of the arguments before the results, in order.
-    """
-
-    name: str
-    overload: str
-    arguments: tuple[tuple[str, Any, Any], ...]
+    name: str  # ``aten::add``
+    overload: str  # ``out``
+    arguments: tuple[tuple[str, Any, Any], ...]  # names, types and defaults of those before the results, in order
 
 
 _OPTIONS = {"dtype", "layout", "device", "pin_memory"}

@@ -19,14 +19,9 @@ TRIES = 400
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A tensor that must be placed.
+    """A tensor that must be placed, and must not be overwritten from the first to the last step."""
 
-    Attributes:
-        size: bytes, a multiple of the alignment.
-        first, last: steps between which it must not be overwritten, both included.
-    """
-
-    size: int
+    size: int  # bytes, a multiple of the alignment
     first: int
     last: int
 

@@ -88,25 +88,16 @@ class Policy:
 
 @dataclass(eq=False)
 class Decision:
-    """The decision on a unit for an NPU or a core.
-
-    Attributes:
-        reasons: reasons why it is refused; empty if it is accepted.
-        macs: multiply-accumulate operations.
-        operations: number of operations before the passes, except those that leave nothing to run or return an operand
-            unchanged.
-        computes: True if one of them does more than move values.
-        moves: True if one of them moves values in memory.
-        choices: choice for each node of the imported unit.
-    """
+    """The decision on a unit for an NPU or a core."""
 
     unit: Unit
-    reasons: list[Reason] = field(default_factory=list)
-    macs: int = 0
+    reasons: list[Reason] = field(default_factory=list)  # reasons why it is refused; empty if it is accepted
+    macs: int = 0  # multiply-accumulate operations
+    # Number of operations before the passes, except those that leave nothing to run or return an operand unchanged.
     operations: int = 0
-    computes: bool = True
-    moves: bool = False
-    choices: dict[GraphNode, Choice] = field(default_factory=dict)
+    computes: bool = True  # True if one of them does more than move values
+    moves: bool = False  # True if one of them moves values in memory
+    choices: dict[GraphNode, Choice] = field(default_factory=dict)  # choice for each node of the imported unit
 
     @property
     def rewrites(self) -> tuple[str, ...]:

@@ -51,18 +51,13 @@ class MethodInput(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A program.
+    """A program."""
 
-    Attributes:
-        buffer: the bytes of the `.pte`.
-        data_files: `.ptd` files by name.
-        callers: for each method, the first node of the core part that calls an operator, by the operator's name.
-        handles: for each method, the debug handles of its instructions by index.
-    """
-
-    buffer: bytes
-    data_files: Mapping[str, bytes]
+    buffer: bytes  # the bytes of the `.pte`
+    data_files: Mapping[str, bytes]  # `.ptd` files by name
+    # For each method, the first node of the core part that calls an operator, by the operator's name.
     callers: Mapping[str, Mapping[str, Node]]
+    # For each method, the debug handles of its instructions by index.
     handles: Mapping[str, Mapping[int, tuple[int, ...]]]
 
 

@@ -129,20 +129,13 @@ _OF_EXTREMES = ("calls", "values", "lowest", "highest")
 
 @dataclass(frozen=True)
 class Key:
-    """Everything that determines what an observer sees and keeps.
+    """Everything that determines what an observer of a kind with some settings sees and keeps."""
 
-    Attributes:
-        network: digest of the network, see `network_of`.
-        kind, settings: of the observer.
-        sources: methods and names of the values that it sees in a call.
-        operands: of the observers of the operand of a function with a singularity.
-    """
-
-    network: str
+    network: str  # digest of the network, see `network_of`
     kind: str
     settings: tuple[Hashable, ...]
-    sources: tuple[tuple[str, str], ...]
-    operands: tuple[Key, ...]
+    sources: tuple[tuple[str, str], ...]  # methods and names of the values that it sees in a call
+    operands: tuple[Key, ...]  # of the observers of the operand of a function with a singularity
 
 
 class FloatStatistics(dict[Hashable, Any]):

@@ -279,22 +279,15 @@ class SharesObserver(RangeObserver):
 
 @dataclass(frozen=True)
 class Observer:
-    """A kind of observer.
+    """A kind of observer."""
 
-    Attributes:
-        name: its name in the options.
-        search: the module that observes an activation.
-        for_weights: returns for each row of weights [rows, n] the end of its range [rows], for symmetric qparams with 2
-            * most + 1 values; None for activations only.
-        options: fields of `QuantizationConfig` that ``search`` takes.
-        for_users: True if users can select it; the others are for certain operators.
-    """
-
-    name: str
-    search: type[RangeObserver]
+    name: str  # its name in the options
+    search: type[RangeObserver]  # the module that observes an activation
+    # Returns for each row of weights [rows, n] the end of its range [rows], for symmetric qparams with 2 * most + 1
+    # values; None for activations only.
     for_weights: Callable[[torch.Tensor, int], torch.Tensor] | None = None
-    options: tuple[str, ...] = ()
-    for_users: bool = True
+    options: tuple[str, ...] = ()  # fields of `QuantizationConfig` that ``search`` takes
+    for_users: bool = True  # True if users can select it; the others are for certain operators
 
     @property
     def clips(self) -> bool:

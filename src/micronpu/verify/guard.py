@@ -50,24 +50,16 @@ MSE = 'quantization=Quantization(settings={"default": {"weight_observer": "mse"}
 
 @dataclass(frozen=True)
 class _Cause:
-    """The largest cause of noise at an output.
+    """The largest cause of noise at an output."""
 
-    Attributes:
-        layer: the operator; None if it is not a single one.
-        own: ratio of its result against the exact one, on exact operands, in dB.
-        alone: ratio of the output if nothing else is rounded, in dB.
-        share: share of the noise at the output; may exceed 1.
-        written: ratio of the output if only weights are rounded, in dB, if that explains most of the noise: the cause
-            is then the weights, or decompositions of operators.
-        reach: smallest and largest exact value of the operator.
-    """
-
-    layer: RoundedLayer | None = None
-    own: float = math.inf
-    alone: float = math.inf
-    share: float = 0.0
+    layer: RoundedLayer | None = None  # the operator; None if it is not a single one
+    own: float = math.inf  # ratio of its result against the exact one, on exact operands, in dB
+    alone: float = math.inf  # ratio of the output if nothing else is rounded, in dB
+    share: float = 0.0  # share of the noise at the output; may exceed 1
+    # Ratio of the output if only weights are rounded, in dB, if that explains most of the noise: the cause is then the
+    # weights, or decompositions of operators.
     written: float | None = None
-    reach: tuple[float, float] = (0.0, 0.0)
+    reach: tuple[float, float] = (0.0, 0.0)  # smallest and largest exact value of the operator
 
     @property
     def place(self) -> dict[str, Any]:

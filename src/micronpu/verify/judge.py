@@ -51,20 +51,15 @@ from micronpu.verify import thresholds as at
 
 @dataclass(frozen=True)
 class JudgedResults:
-    """Results of a quantized module for the samples that count.
+    """Results of a quantized module for the samples that count."""
 
-    Attributes:
-        trial: these samples, the held-out ones first.
-        plain: results of the module for each call of each recording, as floats if the float model returns floats; of
-            those that do not count, too.
-        results: the same of those that count, with the ranges of other samples where these calibrated, see `left_out`.
-        sources: of the elements of each output, see `sources_of`.
-    """
-
-    trial: Trial
+    trial: Trial  # these samples, the held-out ones first
+    # Results of the module for each call of each recording, as floats if the float model returns floats; of those that
+    # do not count, too.
     plain: list[list[Row]]
+    # The same of those that count, with the ranges of other samples where these calibrated, see `left_out`.
     results: list[list[Row]]
-    sources: Sequence[ElementSources | None] = ()
+    sources: Sequence[ElementSources | None] = ()  # of the elements of each output, see `sources_of`
 
     def accuracy(self, program: Sequence[Row] = ()) -> ProgramAccuracy | None:
         """Return the accuracy against the float model; None if it is unknown, or without comparable outputs.
@@ -406,15 +401,10 @@ def _bootstrapped(
 
 @dataclass(frozen=True)
 class ElementSources:
-    """Sources of an output's elements.
+    """Sources of an output's elements."""
 
-    Attributes:
-        number: index into `names` for each element, in the shape of the output; negative for a constant element.
-        names: of the sources: the operator, and the channel, or None without channels.
-    """
-
-    number: Array
-    names: tuple[tuple[str, int | None], ...]
+    number: Array  # index into `names` for each element, in the shape of the output; negative for a constant element
+    names: tuple[tuple[str, int | None], ...]  # of the sources: the operator, and the channel, or None without channels
 
 
 def sources_of(module: GraphModule) -> list[ElementSources | None]:
