@@ -121,7 +121,7 @@ def _shrinks(node: Node) -> bool:
 
 def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
     """Permutations of transposed operands that could move behind the operator; True if it is the only reader of one."""
-    # With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
+    # One of several operands that has a lower rank than the result is broadcast, and has other axes than the result.
     found: dict[Permutation, bool] = {}
     for tensor in node.inputs:
         first = walk.producer.get(tensor)

@@ -367,7 +367,7 @@ def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
 
 def _between_steps(scale: float, thresholds: list[float]) -> float:
     """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs."""
-    # Of equal ones the smallest; the given one if no other is nearer.
+    # The smallest of equal ones; the given one if no other is nearer.
     sizes = [abs(threshold) for threshold in thresholds]
     tried = [scale * (1.0 + (at.WIDER - 1.0) * n / at.SCALES) for n in range(at.SCALES + 1)]
     for size in sizes:

@@ -332,8 +332,8 @@ def folded_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int, frozen: bool
 ) -> torch.Tensor:
     """Return weights times gamma / std."""
-    # With frozen statistics, gamma is trained here. Otherwise the factor only affects the scale, since the following
-    # batch norm trains gamma.
+    # Gamma is trained here if the statistics are frozen. Otherwise the factor only affects the scale, since the
+    # following batch norm trains gamma.
     factor = factor_of(gamma, variance, eps, 0.0) if frozen else factor_of(gamma, variance, eps).detach()
     return weight * _along(factor, axis, weight.dim())
 

@@ -170,7 +170,7 @@ def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> E
 
 def _counts_by_size(reader: Value, alike: Mapping[Value, bool]) -> bool:
     """Return True if an error of an operand counts alike wherever it is, so that clipping compares with rounding."""
-    # Of values that are divided by, or compared, or averaged, rounding of the small ones counts more.
+    # Rounding of small values that are divided by, or compared, or averaged, counts more than that of large ones.
     reads_all = reader.is_output or reader.weights is not None or reader.softmax_axis is not None
     return reads_all or (_passes(reader) and alike[reader])
 
