@@ -48,17 +48,11 @@ class Form(Enum):
 
 
 class Amplifier(NamedTuple):
-    """A function that spreads small operands over much of its range.
+    """A function that spreads small operands over much of its range."""
 
-    Attributes:
-        of: its result; of a quotient, by the divisor.
-        inverse: the operand of a result.
-        divides: True for a quotient.
-    """
-
-    of: Callable[[float], float]
-    inverse: Callable[[float], float]
-    divides: bool = False
+    of: Callable[[float], float]  # its result; of a quotient, by the divisor
+    inverse: Callable[[float], float]  # the operand of a result
+    divides: bool = False  # True for a quotient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,17 +97,11 @@ Float = Any
 
 @dataclass(frozen=True)
 class FloatCall:
-    """The call that computes a value of the float program.
+    """The call that computes a value of the float program."""
 
-    Attributes:
-        overload: of the called operator.
-        given: its arguments by the names of the schema, defaults filled in.
-        readers: number of operators that read the value.
-    """
-
-    overload: str
-    given: Mapping[str, Any]
-    readers: int
+    overload: str  # of the called operator
+    given: Mapping[str, Any]  # its arguments by the names of the schema, defaults filled in
+    readers: int  # number of operators that read the value
 
 
 @dataclass(frozen=True)
@@ -240,21 +234,13 @@ Decompose = Callable[[Writer], Any]
 
 @dataclass(frozen=True)
 class Decomposition(Lowering):
-    """Decomposition into other operators, exact up to float rounding unless its sentence states more.
+    """Decomposition into other operators, exact up to float rounding unless its sentence states more."""
 
-    Attributes:
-        name: of the rewrite of the float program, by which it can be disabled.
-        sentence: its description for users.
-        decompose: writes it.
-        early: applied before constant folding, for any element type.
-        decides: the result is not a float but a decision: a truth value, a position, or a count of such.
-    """
-
-    name: str
-    sentence: str
-    decompose: Decompose
-    early: bool = False
-    decides: bool = False
+    name: str  # of the rewrite of the float program, by which it can be disabled
+    sentence: str  # its description for users
+    decompose: Decompose  # writes it
+    early: bool = False  # applied before constant folding, for any element type
+    decides: bool = False  # the result is not a float but a decision: a truth value, a position, or a count of such
 
     @property
     def kind(self) -> Kind:

@@ -42,19 +42,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Work:
-    """Cost of executing an operator once, on any executor.
+    """Cost of executing an operator once, on any executor."""
 
-    Attributes:
-        macs: multiply-accumulate operations.
-        bytes_read: activations read, in bytes.
-        bytes_written: results written, in bytes.
-        constant_bytes: weights and tables read, in bytes.
-    """
-
-    macs: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    constant_bytes: int = 0
+    macs: int = 0  # multiply-accumulate operations
+    bytes_read: int = 0  # activations read, in bytes
+    bytes_written: int = 0  # results written, in bytes
+    constant_bytes: int = 0  # weights and tables read, in bytes
 
 
 class OutputQuantization(Enum):

@@ -92,17 +92,11 @@ class QParams:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Static type of a value.
+    """Static type of a value."""
 
-    Attributes:
-        shape: sizes, outermost first; every size is a known positive number.
-        dtype: element type.
-        qparams: quantization, or None for plain numbers.
-    """
-
-    shape: Shape
-    dtype: DType
-    qparams: QParams | None = None
+    shape: Shape  # sizes, outermost first; every size is a known positive number
+    dtype: DType  # element type
+    qparams: QParams | None = None  # quantization, or None for plain numbers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(s) for s in self.shape))

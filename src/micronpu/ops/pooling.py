@@ -42,19 +42,12 @@ MAX_PARTS = 64
 
 
 class WindowRun(NamedTuple):
-    """Adjacent windows of one size, at equal distances.
+    """Adjacent windows of one size, at equal distances."""
 
-    Attributes:
-        start: first element of the first window.
-        stop: the one after the last element of the last window.
-        size: elements of a window.
-        stride: distance between windows.
-    """
-
-    start: int
-    stop: int
-    size: int
-    stride: int
+    start: int  # first element of the first window
+    stop: int  # the one after the last element of the last window
+    size: int  # elements of a window
+    stride: int  # distance between windows
 
 
 def adaptive_windows(size: int, count: int) -> list[Window]:

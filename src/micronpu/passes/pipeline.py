@@ -53,17 +53,11 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Phase:
-    """Passes that run in sequence.
+    """Passes that run in sequence."""
 
-    Attributes:
-        name: for people.
-        passes: in order.
-        repeated: until none of them changes anything; else once.
-    """
-
-    name: str
-    passes: tuple[Pass, ...]
-    repeated: bool = False
+    name: str  # for people
+    passes: tuple[Pass, ...]  # in order
+    repeated: bool = False  # until none of them changes anything; else once
 
 
 _SINKING = (layout.SinkTransposes, layout.SinkThroughReshapes)

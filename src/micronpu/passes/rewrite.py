@@ -185,19 +185,12 @@ Estimate = Callable[[Sequence[Node], Node], float | None]
 
 @dataclass(frozen=True)
 class Choice:
-    """An implementation of a node.
+    """An implementation of a node."""
 
-    Attributes:
-        nodes: in execution order; the node itself if nothing is rewritten.
-        rewrites: their names, in order of application.
-        cost: of the nodes, in the unit of the estimate; 0 if nothing had to be estimated.
-        offer: index of the first rewrite's offer.
-    """
-
-    nodes: tuple[Node, ...]
-    rewrites: tuple[str, ...] = ()
-    cost: float = 0.0
-    offer: int = 0
+    nodes: tuple[Node, ...]  # in execution order; the node itself if nothing is rewritten
+    rewrites: tuple[str, ...] = ()  # their names, in order of application
+    cost: float = 0.0  # of the nodes, in the unit of the estimate; 0 if nothing had to be estimated
+    offer: int = 0  # index of the first rewrite's offer
 
 
 def choose(

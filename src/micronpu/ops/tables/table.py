@@ -149,17 +149,11 @@ _EVERY = np.arange(_LOWEST, _HIGHEST + 1)
 
 @dataclass(frozen=True)
 class TablePart:
-    """A table to be added.
+    """A table to be added."""
 
-    Attributes:
-        gain: factor of its operand.
-        entries: 513 results.
-        center: the middle of its window, which is subtracted from the operand first.
-    """
-
-    gain: int
-    entries: tuple[int, ...]
-    center: int = 0
+    gain: int  # factor of its operand
+    entries: tuple[int, ...]  # 513 results
+    center: int = 0  # the middle of its window, which is subtracted from the operand first
 
     def added_to(self, total: Array) -> Array:
         """Add its results for all numbers to those of other tables, and saturate."""
