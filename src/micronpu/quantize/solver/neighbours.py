@@ -35,7 +35,7 @@ from micronpu.quantize import thresholds as at
 from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
-from micronpu.quantize.solver.requirements import known_rules
+from micronpu.quantize.solver.requirements import Rules, known_rules
 from micronpu.quantize.solver.values import Place, State, Value, Values
 
 Ends: TypeAlias = tuple[float, float]
@@ -287,11 +287,7 @@ def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
         for score, axes in found.items():
             for axis in axes:
                 along.setdefault(axis, []).append(score.shape or ())
-        # A mask that the program receives or computes may hide more than in calibration.
-        masks = [
-            a for score in found for a in _addends(score) if rules[a] == HIDDEN and not (a.is_stored or a.is_input)
-        ]
-        may_hide = bool(masks) and is_observer(observer)
+        may_hide = any(_hides(score, rules) for score in found) and is_observer(observer)
         keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, along=along, also_floor=keeps))
         lifted.add(observer)
@@ -361,9 +357,7 @@ def _axes_of(value: Value, known: Mapping[Value, frozenset[int | None]]) -> froz
             found.add(reader.softmax_axis)
         elif axis is not None:
             found.add(axis)
-        elif reader.form is Form.ROW_MAXIMUM and any(
-            far.first is value and far.second is reader and _distance_axis(far) is not None for far in reader.readers
-        ):
+        elif reader.form is Form.ROW_MAXIMUM and any(far.first is value for far in _distances(reader)):
             pass
         elif reader.moves and (behind := known[reader]):
             found |= {None if axis is None else reader.axis_before(value, axis) for axis in behind}
@@ -380,6 +374,16 @@ def _distance_axis(value: Value) -> int | None:
     if {reader.form for reader in value.readers} != {Form.EXPONENTIAL}:
         return None
     return largest.maximum_axis
+
+
+def _distances(largest: Value) -> list[Value]:
+    """Return the distances of values to the largest of their row."""
+    return [r for r in largest.readers if r.second is largest and _distance_axis(r) is not None]
+
+
+def _hides(value: Value, rules: Rules) -> bool:
+    """Return True if a mask is added to a value that the program computes, and may hide more than in calibration."""
+    return any(rules[a] == HIDDEN and not a.is_stored and not a.is_input for a in _addends(value))
 
 
 def _addends(value: Value) -> Iterable[Value]:
