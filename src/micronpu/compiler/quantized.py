@@ -68,39 +68,22 @@ _EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model, from which programs are made, and the reference for them.
+    """A quantized model, from which programs are made, and the reference for them."""
 
-    Attributes:
-        module: with its states as its last inputs and outputs.
-        examples: inputs for it.
-        rows: the first samples of the user's data, in its dtypes.
-        trial: the samples for the evaluation, in the float model's dtypes.
-        integer_io: converts the samples to integers; None if the program takes them as they are.
-        sparsity: report on its sparse weights, or None.
-        notes: notes about its weights.
-        warnings: about the calibration data.
-        digests: of the user's arguments.
-        frontier: measurements of a search for precision; None without one, or if int8 suffices.
-        results: results of the module for all calls of the trial; None if unknown.
-        proposal: hint for more precision than int8; "" without one.
-        names: of the inputs, if they were given in a dictionary.
-        file: what the model's file states.
-    """
-
-    module: GraphModule
-    examples: tuple[torch.Tensor, ...]
-    rows: tuple[tuple[torch.Tensor, ...], ...]
-    trial: Trial
-    integer_io: IntegerIO | None = None
-    sparsity: SparsityReport | None = None
-    notes: tuple[str, ...] = ()
-    warnings: tuple[ReportWarning, ...] = ()
-    digests: Digests = Digests()  # noqa: RUF009 (a frozen value)
-    frontier: Frontier | None = None
-    results: list[list[Row]] | None = None
-    proposal: str = ""
-    names: tuple[str, ...] = ()
-    file: FileFacts = FileFacts()  # noqa: RUF009 (a frozen value)
+    module: GraphModule  # with its states as its last inputs and outputs
+    examples: tuple[torch.Tensor, ...]  # inputs for it
+    rows: tuple[tuple[torch.Tensor, ...], ...]  # the first samples of the user's data, in its dtypes
+    trial: Trial  # the samples for the evaluation, in the float model's dtypes
+    integer_io: IntegerIO | None = None  # converts the samples to integers; None if the program takes them as they are
+    sparsity: SparsityReport | None = None  # report on its sparse weights, or None
+    notes: tuple[str, ...] = ()  # notes about its weights
+    warnings: tuple[ReportWarning, ...] = ()  # about the calibration data
+    digests: Digests = Digests()  # noqa: RUF009 (a frozen value)  # of the user's arguments
+    frontier: Frontier | None = None  # measurements of a search for precision; None without one, or if int8 suffices
+    results: list[list[Row]] | None = None  # results of the module for all calls of the trial; None if unknown
+    proposal: str = ""  # hint for more precision than int8; "" without one
+    names: tuple[str, ...] = ()  # of the inputs, if they were given in a dictionary
+    file: FileFacts = FileFacts()  # noqa: RUF009 (a frozen value)  # what the model's file states
 
     @property
     def meaning(self) -> IntegerIO | None:

@@ -60,33 +60,21 @@ _HEAD = 256
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledPartition:
-    """A partition after compilation.
+    """A partition after compilation."""
 
-    Attributes:
-        data: the payload; a part of the program's bytes after the program is written.
-        graph: the legalised graph, one node per NPU operation.
-        debug_handles: identifier of an NPU operation to ExecuTorch's debug handles.
-        named_data: data stored beside the payload, by key.
-        name: name of its first operator, unique in the program; files about the partition have this name.
-        costs: the compiler's estimates, by the index of the graph's node; empty without estimates.
-        sparse: indices of the graph's nodes whose weights the NPU reads in 2:4 form.
-        constant_bytes: bytes of weights and tables as the NPU reads them; 0 if unknown.
-        cycles: of the NPU for the partition; 0 without an estimate.
-        bus: traffic on the bus of the NPU, by port; empty if unknown.
-        unproved: reason why the payload could not be verified against the graph, or "".
-    """
-
-    data: bytes | memoryview
-    graph: Graph
-    debug_handles: dict[int, tuple[int, ...]]
-    named_data: Mapping[str, NamedData] = field(default_factory=dict)
-    name: str
+    data: bytes | memoryview  # the payload; a part of the program's bytes after the program is written
+    graph: Graph  # the legalised graph, one node per NPU operation
+    debug_handles: dict[int, tuple[int, ...]]  # identifier of an NPU operation to ExecuTorch's debug handles
+    named_data: Mapping[str, NamedData] = field(default_factory=dict)  # data stored beside the payload, by key
+    name: str  # name of its first operator, unique in the program; files about the partition have this name
+    # The compiler's estimates, by the index of the graph's node; empty without estimates.
     costs: Mapping[int, Cost] = field(default_factory=dict)
-    sparse: frozenset[int] = frozenset()
-    constant_bytes: int = 0
-    cycles: int = 0
+    sparse: frozenset[int] = frozenset()  # indices of the graph's nodes whose weights the NPU reads in 2:4 form
+    constant_bytes: int = 0  # bytes of weights and tables as the NPU reads them; 0 if unknown
+    cycles: int = 0  # of the NPU for the partition; 0 without an estimate
+    # Traffic on the bus of the NPU, by port; empty if unknown.
     bus: Mapping[str, BusTraffic] = field(default_factory=dict)
-    unproved: str = ""
+    unproved: str = ""  # reason why the payload could not be verified against the graph, or ""
 
     @property
     def payload(self) -> bytes:

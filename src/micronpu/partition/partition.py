@@ -50,36 +50,23 @@ def reason_at(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Policy:
-    """Decides which operators an NPU or a core accepts.
+    """Decides which operators an NPU or a core accepts."""
 
-    Attributes:
-        name: of the target in reports.
-        decide: returns the choice for an imported operator, or why there is none.
-        exclude: returns a reason why the user does not want a node there, or None.
-        finish: brings the chosen graph of a partition to its final form with the passes of a pipeline; in place.
-        pipeline: the user's, or the default.
-        allow_no_op_partitions: also make partitions that only move values, reshapes included.
-        allow_moves: also make partitions that only move values, if an operator moves them in memory.
-        allow_empty: also make partitions with nothing to run at all.
-        free: operators that leave nothing to run, such as a reshape that moves no byte.
-        finishing: names of the rewrites that `finish` applies to operators that need them.
-        notes: notes of the report besides the verdicts.
-        most_tensors: maximum number of inputs, and of outputs, of a partition, which is otherwise divided; None for any
-            number.
-    """
-
-    name: str
-    decide: Decide
+    name: str  # of the target in reports
+    decide: Decide  # returns the choice for an imported operator, or why there is none
+    # Returns a reason why the user does not want a node there, or None.
     exclude: Callable[[FxNode], Reason | None] = lambda node: None
+    # Brings the chosen graph of a partition to its final form with the passes of a pipeline; in place.
     finish: Callable[[Graph, Pipeline], Graph] = lambda graph, pipeline: pipeline.run(graph)
-    allow_no_op_partitions: bool = False
-    allow_moves: bool = False
-    allow_empty: bool = False
-    free: tuple[type[Op], ...] = ()
-    finishing: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    allow_no_op_partitions: bool = False  # also make partitions that only move values, reshapes included
+    allow_moves: bool = False  # also make partitions that only move values, if an operator moves them in memory
+    allow_empty: bool = False  # also make partitions with nothing to run at all
+    free: tuple[type[Op], ...] = ()  # operators that leave nothing to run, such as a reshape that moves no byte
+    finishing: frozenset[str] = frozenset()  # names of the rewrites that `finish` applies to operators that need them
+    notes: tuple[str, ...] = ()  # notes of the report besides the verdicts
+    # Maximum number of inputs, and of outputs, of a partition, which is otherwise divided; None for any number.
     most_tensors: int | None = None
-    pipeline: Pipeline = DEFAULT
+    pipeline: Pipeline = DEFAULT  # the user's, or the default
 
     def finished(self, graph: Graph) -> Graph:
         """Bring a graph whose operators are chosen to its final form, in place."""
@@ -111,25 +98,17 @@ class Decision:
 
 @dataclass(eq=False)
 class Partition:
-    """Content of one call: nodes, inputs and outputs, and the chosen graph.
+    """Content of one call: nodes, inputs and outputs, and the chosen graph."""
 
-    Attributes:
-        nodes: every node that belongs to it, in execution order.
-        inputs: integer nodes read from outside, in the order of ExecuTorch's arguments: as they are first read.
-        outputs: quantize nodes whose integers are read outside.
-        decisions: decisions on its units, in the order of the program.
-        policy: of the NPU or the core that computes it.
-        images: inputs and outputs of shape [N, C, H, W] that are passed as contiguous [N, H, W, C].
-        plan: options and result of the NPU's compiler, see `Device.plan`; None before it has run.
-    """
-
-    nodes: tuple[FxNode, ...]
+    nodes: tuple[FxNode, ...]  # every node that belongs to it, in execution order
+    # Integer nodes read from outside, in the order of ExecuTorch's arguments: as they are first read.
     inputs: tuple[FxNode, ...]
-    outputs: tuple[FxNode, ...]
-    decisions: tuple[Decision, ...]
-    policy: Policy
+    outputs: tuple[FxNode, ...]  # quantize nodes whose integers are read outside
+    decisions: tuple[Decision, ...]  # decisions on its units, in the order of the program
+    policy: Policy  # of the NPU or the core that computes it
+    # Inputs and outputs of shape [N, C, H, W] that are passed as contiguous [N, H, W, C].
     images: frozenset[FxNode] = frozenset()
-    plan: object = None
+    plan: object = None  # options and result of the NPU's compiler, see `Device.plan`; None before it has run
 
     @functools.cached_property
     def chosen(self) -> Graph:

@@ -312,36 +312,22 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Trial:
-    """Samples for the evaluation of a quantized model and its program.
+    """Samples for the evaluation of a quantized model and its program."""
 
-    Attributes:
-        recordings: inputs of the float model.
-        numbers: numbers of these recordings in the calibration data; () for the example inputs.
-        of: number of recordings in the calibration data.
-        held_out: True if the recordings were held out from calibration.
-        exact: results of the float model for each call of each recording; () if unknown.
-        has_states: True if a call depends on those before it.
-        runs: number of first calls that the program itself runs.
-        seen: a few calibration samples, evenly spread; () for a model with states.
-        metric: of the user's task, or None.
-        labels: for the metric, a row for each call; None to use the float model's outputs.
-        macs: of a call.
-        others: calibration samples beside held-out ones, for a figure from more samples; None for none.
-        calibrated: for each recording its calls among all `calibrating` ones; () and 0 if held out, or unknown.
-    """
-
-    recordings: tuple[Recording, ...]
-    numbers: tuple[int, ...] = ()
-    of: int = 0
-    held_out: bool = False
-    exact: Sequence[Sequence[Row]] = ()
-    has_states: bool = False
-    runs: int = 1
-    seen: Sequence[Row] = ()
-    metric: Metric | None = None
-    labels: Array | None = None
-    macs: int = 0
+    recordings: tuple[Recording, ...]  # inputs of the float model
+    numbers: tuple[int, ...] = ()  # numbers of these recordings in the calibration data; () for the example inputs
+    of: int = 0  # number of recordings in the calibration data
+    held_out: bool = False  # True if the recordings were held out from calibration
+    exact: Sequence[Sequence[Row]] = ()  # results of the float model for each call of each recording; () if unknown
+    has_states: bool = False  # True if a call depends on those before it
+    runs: int = 1  # number of first calls that the program itself runs
+    seen: Sequence[Row] = ()  # a few calibration samples, evenly spread; () for a model with states
+    metric: Metric | None = None  # of the user's task, or None
+    labels: Array | None = None  # for the metric, a row for each call; None to use the float model's outputs
+    macs: int = 0  # of a call
+    # Calibration samples beside held-out ones, for a figure from more samples; None for none.
     others: Trial | None = None
+    # For each recording its calls among all `calibrating` ones; () and 0 if held out, or unknown.
     calibrated: tuple[range, ...] = ()
     calibrating: int = 0
 
@@ -421,22 +407,15 @@ def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[l
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The checked calibration data of a user.
+    """The checked calibration data of a user."""
 
-    Attributes:
-        sequences: sequences of calls for calibration, of one call each for a model without states.
-        rows: the calls of the first sequence of a model with states, otherwise all calls.
-        trial: samples for the evaluation: held-out ones, or the first ones if there are none; one sequence of a model
-            with states.
-        digests: digests of all samples, see `of_rows`.
-        distinct: number of distinct sequences.
-    """
-
-    sequences: list[list[Row]]
-    rows: tuple[Row, ...]
+    sequences: list[list[Row]]  # sequences of calls for calibration, of one call each for a model without states
+    rows: tuple[Row, ...]  # the calls of the first sequence of a model with states, otherwise all calls
+    # Samples for the evaluation: held-out ones, or the first ones if there are none; one sequence of a model with
+    # states.
     trial: Trial
-    digests: Mapping[str, str]
-    distinct: int
+    digests: Mapping[str, str]  # digests of all samples, see `of_rows`
+    distinct: int  # number of distinct sequences
 
     @classmethod
     def of(
