@@ -60,41 +60,31 @@ class Facts:
     """The answers of an operator to every question about its results.
 
     The default of each is "no": a test looks for what ATen computes that shows the opposite.
-
-    Attributes:
-        elementwise: each result is a function of one element of the only tensor, and of numbers.
-        moves: each element of the result is one of the operands, or the number of a padding.
-        range: bounds of the results for any operands, or a function that returns them for the bounds of the operands.
-        power: exponent c of a result that is ``self ** c``, or a function of the arguments that returns it.
-        degree: d, if f(g * x) is ``g ** d * f(x)`` for g > 0 and the only tensor x; by default that of `power`.
-        form: the function that it computes, with an ``alpha`` of 1 if it has one.
-        affine_in: the arguments in each of which the result is affine, element by element, where others are constants.
-        jumps: where the result jumps: (first, distance) of operands in a row without end; distance 0 for a single one.
-        whole: all results are whole numbers.
-        singular: the result, or its gradient, is infinite at 0; by default so of a power less than 1.
-        is_bounded: a function on an interval, at whose ends it is steep.
-        tail: magnitude of the operand from which a function is y from its limits at both ends, a function of y.
-        adds: the result is a sum of squares if the first operand consists of such sums, and others are not negative.
-        by_channel: f(s x) is ``s * f(x)`` for an s > 0 of each channel, the second axis.
-        amplifier: a function that spreads small operands over much of its range.
-        unknown: why a question has no answer although ATen's results suggest one, by the name of the question.
     """
 
-    elementwise: bool = False
-    moves: bool = False
+    elementwise: bool = False  # each result is a function of one element of the only tensor, and of numbers
+    moves: bool = False  # each element of the result is one of the operands, or the number of a padding
+    # Bounds of the results for any operands, or a function that returns them for the bounds of the operands.
     range: Interval | Callable[[Given, IntervalOf], Interval] | None = None
+    # Exponent c of a result that is ``self ** c``, or a function of the arguments that returns it.
     power: float | Callable[[Given], float | None] | None = None
+    # The d of f(g * x) = ``g ** d * f(x)`` for g > 0 and the only tensor x; by default that of `power`.
     degree: float | None = None
-    form: Form | None = None
+    form: Form | None = None  # the function that it computes, with an ``alpha`` of 1 if it has one
+    # The arguments in each of which the result is affine, element by element, where others are constants.
     affine_in: tuple[str, ...] = ()
+    # Jumps of the result: (first, distance) of operands in a row without end; distance 0 for a single one.
     jumps: Jumps | Callable[[Given], Jumps] = NOWHERE
-    whole: bool = False
-    singular: bool = False
-    is_bounded: bool = False
+    whole: bool = False  # all results are whole numbers
+    singular: bool = False  # the result, or its gradient, is infinite at 0; by default so of a power less than 1
+    is_bounded: bool = False  # a function on an interval, at whose ends it is steep
+    # Magnitude of the operand from which a function is y from its limits at both ends, a function of y.
     tail: Callable[[float], float] | None = None
+    # The result is a sum of squares if the first operand consists of such sums, and others are not negative.
     adds: bool = False
-    by_channel: bool = False
-    amplifier: Amplifier | None = None
+    by_channel: bool = False  # f(s x) is ``s * f(x)`` for an s > 0 of each channel, the second axis
+    amplifier: Amplifier | None = None  # a function that spreads small operands over much of its range
+    # Why a question has no answer although ATen's results suggest one, by the name of the question.
     unknown: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:

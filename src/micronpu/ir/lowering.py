@@ -31,28 +31,18 @@ class Kind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Features of a device that select lowerings.
+    """Features of a device that select lowerings."""
 
-    Attributes:
-        tables: any function of one element, as a lookup table; includes comparisons and selections.
-        activations: element types of activations, the default first.
-        index_types: integer types of indices, such as embedding rows, that the device reads.
-        lookups: gather and scatter of matrix rows at indices known at run time.
-        positions: argmax over at most 256 elements, as int8 numbers.
-        resizes: image resize to any size, not only by certain factors.
-        resizes_by_axis: image resize by 1, 2, 4 or 8 along each axis, with or without aligned corners, and by different
-            factors along the two axes.
-        zero_points: products of two computed matrices with any zero points.
-    """
-
-    tables: bool = False
-    activations: tuple[DType, ...] = (DType.INT8,)
-    index_types: tuple[DType, ...] = ()
-    lookups: bool = False
-    positions: bool = False
-    resizes: bool = False
+    tables: bool = False  # any function of one element, as a lookup table; includes comparisons and selections
+    activations: tuple[DType, ...] = (DType.INT8,)  # element types of activations, the default first
+    index_types: tuple[DType, ...] = ()  # integer types of indices, such as embedding rows, that the device reads
+    lookups: bool = False  # gather and scatter of matrix rows at indices known at run time
+    positions: bool = False  # argmax over at most 256 elements, as int8 numbers
+    resizes: bool = False  # image resize to any size, not only by certain factors
+    # Image resize by 1, 2, 4 or 8 along each axis, with or without aligned corners, and by different factors along the
+    # two axes.
     resizes_by_axis: bool = False
-    zero_points: bool = False
+    zero_points: bool = False  # products of two computed matrices with any zero points
 
     @property
     def has_int16(self) -> bool:

@@ -74,36 +74,24 @@ class NewValues(Enum):
 
 @dataclass(frozen=True)
 class QuantizationRule:
-    """PT2E annotation of an operator, in terms of its operand names.
+    """PT2E annotation of an operator, in terms of its operand names."""
 
-    Attributes:
-        activations: operands that have an activation observer; a list operand means all of its elements.
-        output: own observer, shared with the first activation, or fixed.
-        fixed: the fixed parameters of an int8 result.
-        fixed_int16: those of an int16 result, if different.
-        weight: operand that holds the weights, or "".
-        weight_axis: axis of the output channels in the weights.
-        bias: operand that holds the bias, or "".
-        symmetric: the activations have zero point 0.
-        new_values: of a result that shares qparams with its operand.
-        padding: number that a pad puts beside the elements; 0, which all qparams represent, for others.
-        limits: lowest and highest value of a result with fixed qparams of scale 1 or more, if both are known.
-        finer: for a result that shares qparams with its operand: minimum ratio of the operand's scale to the scale of
-            the result's own range above which the result gets its own qparams and the operator its other form, for
-            small and for large operands; None if it has no other form.
-    """
-
+    # Operands that have an activation observer; a list operand means all of its elements.
     activations: tuple[str, ...] = ("x",)
-    output: OutputQuantization = OutputQuantization.OWN
-    fixed: QParams | None = None
-    fixed_int16: QParams | None = None
-    weight: str = ""
-    weight_axis: int = 0
-    bias: str = ""
-    symmetric: bool = False
-    new_values: NewValues = NewValues.NONE
-    padding: float = 0.0
+    output: OutputQuantization = OutputQuantization.OWN  # own observer, shared with the first activation, or fixed
+    fixed: QParams | None = None  # the fixed parameters of an int8 result
+    fixed_int16: QParams | None = None  # those of an int16 result, if different
+    weight: str = ""  # operand that holds the weights, or ""
+    weight_axis: int = 0  # axis of the output channels in the weights
+    bias: str = ""  # operand that holds the bias, or ""
+    symmetric: bool = False  # the activations have zero point 0
+    new_values: NewValues = NewValues.NONE  # of a result that shares qparams with its operand
+    padding: float = 0.0  # number that a pad puts beside the elements; 0, which all qparams represent, for others
+    # Lowest and highest value of a result with fixed qparams of scale 1 or more, if both are known.
     limits: tuple[float, float] | None = None
+    # For a result that shares qparams with its operand: minimum ratio of the operand's scale to the scale of the
+    # result's own range above which the result gets its own qparams and the operator its other form, for small and for
+    # large operands; None if it has no other form.
     finer: tuple[float, float] | None = None
 
     @property
@@ -246,10 +234,7 @@ class Op(ABC):
 
 @dataclass(frozen=True)
 class Rescaling(Op):
-    """Base of operators that scale wide sums or products to the result's qparams, of either element type.
+    """Base of operators that scale wide sums or products to the result's qparams, of either element type."""
 
-    Attributes:
-        dtype: of the result, int8 or int16; None for that of the first operand.
-    """
-
+    # The result is int8 or int16; None for the type of the first operand.
     dtype: DType | None = field(default=None, kw_only=True)

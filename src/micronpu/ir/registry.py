@@ -25,25 +25,17 @@ BuildFunction = Callable[[AtenNode], Tensor]
 
 @dataclass(frozen=True)
 class AtenImport(Lowering):
-    """Import of one ATen overload as operators or a table.
+    """Import of one ATen overload as operators or a table."""
 
-    Attributes:
-        build: makes the nodes and returns the result; raises `UnsupportedError` for a form that cannot be imported.
-        quantization: annotation rule, or a function of the node that returns it.
-        arguments: operand name to schema argument name, if they differ.
-        fuses: the operator can fuse a following clamp.
-        is_activation: this overload is such a clamp.
-        moves_only: the operator computes nothing, so it alone does not start a partition.
-        is_table: the operator is a table, used only on chips that support lookup tables.
-    """
-
+    # Makes the nodes and returns the result; raises `UnsupportedError` for a form that cannot be imported.
     build: BuildFunction
+    # Annotation rule, or a function of the node that returns it.
     quantization: QuantizationRule | Callable[[AtenArguments], QuantizationRule]
-    arguments: tuple[tuple[str, str], ...] = ()
-    fuses: bool = False
-    is_activation: bool = False
-    moves_only: bool = False
-    is_table: bool = False
+    arguments: tuple[tuple[str, str], ...] = ()  # operand name to schema argument name, if they differ
+    fuses: bool = False  # the operator can fuse a following clamp
+    is_activation: bool = False  # this overload is such a clamp
+    moves_only: bool = False  # the operator computes nothing, so it alone does not start a partition
+    is_table: bool = False  # the operator is a table, used only on chips that support lookup tables
 
     @property
     def kind(self) -> Kind:
