@@ -242,7 +242,7 @@ def test_names_and_places_of_the_compile_spec(tmp_path):
         (lambda: generate_neutron_compile_spec("imxrt700", "SDK_25_09", converter_flavor="SDK_25_12"), "several names"),
         (lambda: NeutronTargetSpec("imxrt700", "SDK_25_09", "SDK_25_12"), "'SDK_25_09' and 'SDK_25_12'"),
         (lambda: generate_neutron_compile_spec("imxrt700", 7), "`system_config` is 7"),
-        (lambda: NeutronQuantizer("imxrt700"), "is a str"),
+        (lambda: NeutronQuantizer("imxrt700"), "not NeutronTargetSpec"),
         (lambda: NeutronCompileSpecBuilder().neutron_compile_spec("imxrt9000"), "has no Neutron"),
     ],
 )

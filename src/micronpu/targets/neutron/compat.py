@@ -64,6 +64,7 @@ def generate_neutron_compile_spec(
     sdk_version: str = "",
     disabled_passes: Sequence[str] = (),
     excluded_graph_passes: Sequence[str] = EXCLUDED_GRAPH_PASSES,
+    **others: Any,
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; see `NeutronOptions` for the arguments.
 
@@ -79,6 +80,11 @@ def generate_neutron_compile_spec(
         OptionError: a value has the wrong type, a name does not exist, or two names of one option have different
             values.
     """
+    if others:
+        raise OptionError(
+            f"There is no option {next(iter(others))!r} of a Neutron compilation.",
+            hint=f"one of {', '.join(_OPTIONS)}",
+        )
     check_switch("use_profiling", use_profiling)
     check_type("profiling", profiling, bool, type(None))
     for name, given in (
@@ -121,7 +127,7 @@ def _folder(given: str | os.PathLike[str] | None) -> str:
         ) from error
 
 
-_OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:]
+_OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:-1]
 
 
 class NeutronCompileSpecBuilder:
@@ -143,10 +149,6 @@ class NeutronCompileSpecBuilder:
         **options: Any,
     ) -> NeutronCompileSpecBuilder:
         """Set chip and options; see `generate_neutron_compile_spec`, whose arguments have another order."""
-        unknown = [name for name in options if name not in _OPTIONS]
-        if unknown:
-            hint = f"one of {', '.join(_OPTIONS)}"
-            raise OptionError(f"There is no option {unknown[0]!r} of a Neutron compilation.", hint=hint)
         self._options = {
             "config": config,
             "intermediates_dir": intermediates_dir,

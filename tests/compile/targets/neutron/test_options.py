@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +15,12 @@ from tests.compile.small import Small, batches, conv, image, linear, quantized
 import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.container.payload import TensorSlot, parse
-from micronpu.neutron import NeutronCompileSpecBuilder, NeutronPartitioner, generate_neutron_compile_spec
+from micronpu.neutron import (
+    CustomDelegationOptions,
+    NeutronCompileSpecBuilder,
+    NeutronPartitioner,
+    generate_neutron_compile_spec,
+)
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronOptions
 
@@ -47,6 +55,17 @@ def test_an_unknown_key_lists_the_known_ones():
     message = str(caught.value)
     assert message.startswith("There is no compile spec 'confg'. Try: one of ")
     assert all(spec.key in message for spec in generate_neutron_compile_spec("imxrt700"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [generate_neutron_compile_spec, NeutronCompileSpecBuilder().neutron_compile_spec, CustomDelegationOptions],
+)
+def test_an_option_of_another_release_is_refused_with_its_name(make: Callable[..., Any]) -> None:
+    """ExecuTorch 1.3 had it in all three."""
+    chip = [] if make is CustomDelegationOptions else ["imxrt700"]
+    with pytest.raises(OptionError, match=r"no option .use_new_flow_neutron_c.*\. Try: "):
+        make(*chip, use_new_flow_neutron_c=True)
 
 
 @pytest.mark.parametrize(
