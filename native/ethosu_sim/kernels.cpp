@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <cstring>
 
+// GCC vectorizes these loops at -O3 only.
+#if defined(__GNUC__) && !defined(__clang__)
+#define ETHOSU_VECTORIZE __attribute__((optimize("O3")))
+#else
+#define ETHOSU_VECTORIZE
+#endif
+
 namespace ethosu {
 namespace {
 
 // Computes four channels at once, which share the loads of the input.
 template <class T, class Sum>
-void dot4(const T* in, const T* weights, int64_t count, Sum* sums) {
+ETHOSU_VECTORIZE void dot4(const T* in, const T* weights, int64_t count, Sum* sums) {
   const T *w0 = weights, *w1 = w0 + count, *w2 = w1 + count, *w3 = w2 + count;
   Sum s0 = 0, s1 = 0, s2 = 0, s3 = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -22,7 +29,7 @@ void dot4(const T* in, const T* weights, int64_t count, Sum* sums) {
 }
 
 template <class T, class Sum>
-Sum dot(const T* in, const T* weights, int64_t count) {
+ETHOSU_VECTORIZE Sum dot(const T* in, const T* weights, int64_t count) {
   Sum sum = 0;
   for (int64_t i = 0; i < count; ++i) {
     sum += static_cast<Sum>(in[i]) * static_cast<Sum>(weights[i]);
@@ -33,7 +40,7 @@ Sum dot(const T* in, const T* weights, int64_t count) {
 } // namespace
 
 template <class T, class Sum>
-void convolve_row(
+ETHOSU_VECTORIZE void convolve_row(
     const Plane<T>& in, const Kernel& kernel, const T* weights, int64_t y, int64_t width, int64_t depth,
     std::vector<T>& patch, Sum* sums) {
   const int64_t count = kernel.height * kernel.width * in.depth;
@@ -65,7 +72,7 @@ void convolve_row(
 }
 
 template <class T, class Sum>
-void depthwise_row(
+ETHOSU_VECTORIZE void depthwise_row(
     const Plane<T>& in, const Kernel& kernel, const T* weights, int64_t y, int64_t width, int64_t depth, Sum* sums) {
   for (int64_t x = 0; x < width; ++x, sums += depth) {
     std::fill(sums, sums + depth, Sum(0));
@@ -82,7 +89,7 @@ void depthwise_row(
 }
 
 template <class T, class Sum>
-void pool_row(const Plane<T>& in, const Kernel& kernel, Pool pool, int64_t y, int64_t width, Sum* sums) {
+ETHOSU_VECTORIZE void pool_row(const Plane<T>& in, const Kernel& kernel, Pool pool, int64_t y, int64_t width, Sum* sums) {
   const int64_t depth = in.depth;
   for (int64_t x = 0; x < width; ++x, sums += depth) {
     for (int64_t ky = 0; ky < kernel.height; ++ky) {

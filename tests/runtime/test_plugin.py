@@ -24,7 +24,7 @@ from micronpu.runtime.plugin import Plugin, load_plugin
 @pytest.mark.sweep
 @pytest.mark.parametrize(("folder", "more"), [(".", ("-Wshadow",)), ("ethosu_sim", ())])
 def test_sources_compile_without_a_warning(folder, more, monkeypatch, tmp_path):
-    """In the groups in which the product compiles them; the same bytes once, as those of the libraries."""
+    """As one source, as the product compiles them; the same bytes once, as those of the libraries."""
     sources = build.source_directory() / folder
     flags = (*build._FLAGS, *more, "-fsyntax-only", "-Werror", *find_executorch().include_flags)
     made_of = build._made_of(sources, (*find_compiler(), *flags))
