@@ -12,6 +12,7 @@ own - exact is the layer's own error, total - own its inherited error.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.running import float_leaves, float_values, function_of, noise, operator_before
+from micronpu.quantize.running import float_leaves, float_run, float_values, function_of, noise, operator_before
 from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -119,6 +120,7 @@ class SideBySide:
     Attributes:
         layers: in the order of the network.
         signal, noise: of the outputs, summed over samples.
+        rows: number of samples.
     """
 
     def __init__(self, prepared: GraphModule, converted: GraphModule) -> None:
@@ -136,8 +138,9 @@ class SideBySide:
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
         self._places = places_of(prepared)
         self.signal = self.noise = 0.0
-        self._rows = 0
+        self.rows = 0
         self._steps = {n: function_of(converted, n) for n in converted.graph.nodes if n.op != "placeholder"}
+        self._float = float_run(prepared)
         self._run = Run(converted, self._steps.__getitem__, wanted=converted.graph.nodes)
         with torch.no_grad():
             self._fixed = Run(converted, self._steps.__getitem__, wanted=self._constant).values()
@@ -145,7 +148,7 @@ class SideBySide:
     def add(self, row: Row) -> None:
         """Run one sample through both; add the errors of each layer, and its contribution to the output."""
         with torch.enable_grad():
-            values = float_values(self.prepared, row, gradients=True)
+            values = float_values(self._float, row, gradients=True)
         outputs = float_leaves(values[self.prepared.graph.output_node().name])
         with torch.no_grad():
             errors = self._walk(row, values, [o.detach() for o in outputs])
@@ -156,7 +159,7 @@ class SideBySide:
     ) -> list[tuple[LayerErrors, torch.Tensor]]:
         """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
         total, added = self._run.values(self._fixed, *row), list[tuple[LayerErrors, torch.Tensor]]()
-        self._rows += 1
+        self.rows += 1
         for signal, error in noise(float_leaves(total[self.converted.graph.output_node()]), outputs):
             self.signal, self.noise = self.signal + signal, self.noise + error
 
@@ -205,10 +208,10 @@ class SideBySide:
         For a random vector v of signs, E (v . J e)^2 = |J e|^2, where J are the derivatives of the outputs with respect
         to the layer's result and e is its error; one backward run gives v . J for all layers.
         """
-        generator = torch.Generator().manual_seed(self._rows)
+        generator = torch.Generator().manual_seed(self.rows)
         layers = [(a, error, x) for a, error in errors if (x := _float_value(a.result, exact)).requires_grad]
         tracked = [value for _, _, value in layers]
-        places = self._places if self._rows <= _RANGE_ROWS else []
+        places = self._places if self.rows <= _RANGE_ROWS else []
         reachable = [o for o in outputs if o.requires_grad]
         if not tracked or not reachable:
             return
@@ -383,11 +386,13 @@ class Subject:
         batches: Sequence[Row],
         rows: Sequence[Row],
         notify: ProgressCallback = lambda name, part: None,
+        most: Callable[[int], int] = lambda layers: sys.maxsize,
     ) -> SideBySide:
         """Quantize a copy of the model and compare it with the float one on samples.
 
         Args:
             batches: choose the ranges.
+            most: returns the maximum number of samples for a number of layers; of more, some are measured.
         """
         quantizers, calls, count = {"": quantizer}, of_one([batches]), max(len(batches), 1)
         prepared = calibrated({"": copied(self.module)}, calls, quantizers, lambda d: notify("quantize", d / count))
@@ -395,6 +400,7 @@ class Subject:
         exact.requires_grad_(False)
         with quiet(), one_thread():
             found = SideBySide(exact, finished(prepared, calls, quantizers)[""])
+            rows = rows[:: -(-len(rows) // most(len(found.layers)))]
             for number, row in enumerate(rows):
                 notify("blame", number / len(rows))
                 found.add(row)

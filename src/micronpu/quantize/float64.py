@@ -22,7 +22,7 @@ from micronpu.frontend.tensors import copied, put, read
 from micronpu.ops.convolution import CONVOLUTIONS_2D, TRANSPOSED
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
-from micronpu.quantize.running import Row, float_values
+from micronpu.quantize.running import Row, float_run, float_values
 from micronpu.quantize.thresholds import COLUMN_BYTES, SMALL_IMAGE
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
@@ -98,7 +98,7 @@ def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True)
         return wide
     try:
         with torch.no_grad(), unobserved(wide):
-            float_values(wide, rows[0])
+            float_values(float_run(wide), rows[0])
     except Exception:  # errors of the model itself are reported where it is run
         return module
     return wide

@@ -173,8 +173,8 @@ class RangeObserver(nn.Module):
     def _note_ends(self, x: torch.Tensor) -> None:
         low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
-            for side, end in enumerate((-low, high)):
-                if end > float(self.farthest[side, -1]):
+            for side, (end, least) in enumerate(zip((-low, high), self.farthest[:, -1].tolist(), strict=True)):
+                if end > least:
                     known = [*zip(self.farthest[side].tolist(), self.holders[side].tolist(), strict=True)]
                     known = sorted([*known, (end, self.calls)], key=lambda own: -own[0])[: at.EXTREMES]
                     self.farthest[side], self.holders[side] = torch.tensor(known, dtype=torch.float64).T

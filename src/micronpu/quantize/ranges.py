@@ -37,7 +37,7 @@ from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.nodes import moves, observer_of, source_of
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.running import Row, float_values, sizes_of
+from micronpu.quantize.running import Row, float_run, float_values, sizes_of
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 
 
@@ -87,9 +87,10 @@ def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence
     count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes_of(prepared).values()))))
     step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
+    run = float_run(wide)
     for row in batches[::step]:
         with torch.enable_grad(), unobserved(wide):
-            values = float_values(wide, row, gradients=True)
+            values = float_values(run, row, gradients=True)
             results = [values[node.name] for node in _results(prepared)]
             results = [r for r in results if _is_followed(r) and r.is_floating_point()]
             names = dict.fromkeys(node.name for place in places for node in place.nodes)

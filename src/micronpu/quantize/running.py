@@ -176,10 +176,15 @@ _FAST: dict[Any, Callable[..., Any]] = {
 }
 
 
-def float_values(prepared: GraphModule, row: Row, *, gradients: bool = False) -> dict[str, Any]:
-    """Return every value of a prepared module for a sample, without observers; with ``gradients`` for `backward`."""
+def float_run(prepared: GraphModule) -> Run:
+    """Return the evaluator of a prepared module without its observers, for `float_values`."""
     step = functools.partial(unobserved_step, prepared, lambda node: observer_of(prepared, node) is not None)
-    values = Run(prepared, step, wanted=prepared.graph.nodes).values({}, *row, behind=_followed if gradients else None)
+    return Run(prepared, step, wanted=prepared.graph.nodes)
+
+
+def float_values(run: Run, row: Row, *, gradients: bool = False) -> dict[str, Any]:
+    """Return every value for a sample, by the name of its node; with ``gradients`` for `backward`."""
+    values = run.values({}, *row, behind=_followed if gradients else None)
     return {node.name: value for node, value in values.items()}
 
 

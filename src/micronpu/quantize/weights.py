@@ -39,12 +39,12 @@ from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.ops.matmul import LINEAR
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize import thresholds as at
-from micronpu.quantize.calibration_cache import FloatStatistics, network_of
+from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.config import Corrections, QuantizationConfig, QuantizationSettings
 from micronpu.quantize.data import of_tensors
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.nodes import observer_of, set_parameters, source_of
-from micronpu.quantize.running import Row, float_values
+from micronpu.quantize.running import Row, float_run, float_values
 from micronpu.quantize.writer import GraphWriter
 
 
@@ -58,15 +58,9 @@ def correct(
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = {name: list(_layers(module)) for name, module in prepared.items()}
-    network = network_of(prepared) if statistics is not None else ""
-    statistics = statistics if network else None
-    key = network, *((n, layer.name) for n in layers for layer, _ in layers[n]), corrections.adaptive_rounding
+    statistics = FloatStatistics() if statistics is None else statistics
     with torch.no_grad():
-        operands = statistics.get(key) if statistics is not None else None
-        if operands is None:
-            operands = _operands(prepared, rows, layers, corrections.adaptive_rounding)
-            if statistics is not None and sum(own.bytes for own in operands.values()) <= at.KEPT_MOMENTS:
-                statistics[key] = operands
+        operands = _operands(prepared, rows, layers, corrections.adaptive_rounding, statistics)
         for name, module in prepared.items():
             for layer, observer in layers[name]:
                 _correct_layer(module, layer, observer, operands[name, layer.name], corrections)
@@ -78,6 +72,7 @@ def _operands(
     rows: Mapping[str, Sequence[Row]],
     layers: Mapping[str, Sequence[tuple[Node, Any]]],
     with_moments: bool,
+    statistics: FloatStatistics,
 ) -> dict[tuple[str, str], Statistics]:
     """Return the statistics of layers' operands, by method and name of the layer."""
     # Layers of several methods with the same weight have one statistics, so that the weight stays the same.
@@ -85,18 +80,43 @@ def _operands(
     of_weight: dict[tuple[str, int], Statistics] = {}
     for name, module in prepared.items():
         own, seen = [layer for layer, _ in layers[name]], Counter[str]()
+        new = list[tuple[Node, Any, torch.Tensor]]()
+        count = _rows_wanted(module, own)
+        some = rows[name][:: max(1, len(rows[name]) // count)][:count]
+        run = float_run(runnable(module, rows[name]))
+        last = float_values(run, some[-1]) if some and own else {}
         for layer in own:
             seen[digest := of_tensors([weight := _weight(module, layer)])] += 1
-            one = Statistics(layer, weight.shape, with_moments)
+            key, marks = (name, layer.name, digest, len(some), with_moments), _marks(last.get(layer.name))
+            known = (one for other, one in statistics.get(key, ()) if _are_alike(other, marks))
+            if (one := next(known, None)) is None:
+                one = Statistics(layer, weight.shape, with_moments)
+                new.append((layer, key, marks))
             found[name, layer.name] = of_weight.setdefault((digest, seen[digest]), one)
-        count = _rows_wanted(module, own)
-        step = max(1, len(rows[name]) // count)
-        wide = runnable(module, rows[name])
-        for row in rows[name][::step][:count]:
-            values = float_values(wide, row)
-            for layer in own:
+        for row in some if new else ():
+            values = last if row is some[-1] else float_values(run, row)
+            for layer, _, _ in new:
                 found[name, layer.name].add(values[source_of(module, layer.args[0]).name])
+        for layer, key, marks in new if len(prepared) == 1 else ():
+            statistics["bytes"] = statistics.get("bytes", 0) + found[name, layer.name].bytes
+            if statistics["bytes"] <= at.KEPT_MOMENTS:
+                statistics.setdefault(key, []).append((marks, found[name, layer.name]))
     return found
+
+
+def _marks(value: Any) -> torch.Tensor:
+    """Return size, two sums, ends and norm, by which a value is told from those of the same name in other graphs."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return torch.full((6,), math.nan)
+    x = value.double().flatten()
+    turned = torch.arange(len(x), dtype=torch.float64).sin_()
+    return torch.stack([torch.tensor(len(x)).double(), x.sum(), x @ turned, *torch.aminmax(x), x.norm()])
+
+
+def _are_alike(marks: torch.Tensor, others: torch.Tensor) -> bool:
+    """Return True if two values are the same, but for roundings of other rewrites."""
+    reach = at.SAME_VALUES * marks[-1] * torch.stack([marks[0] * 0, *[marks[0].sqrt()] * 2, *torch.ones(3)])
+    return bool(((marks - others).abs() <= reach).all())
 
 
 def _correct_layer(
@@ -105,7 +125,7 @@ def _correct_layer(
     weight, most = _weight(prepared, layer), int(observer.quant_max)
     scale = _scale(observer, weight)
     rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
-    if corrections.adaptive_rounding and operand.moments is not None:
+    if corrections.adaptive_rounding and operand.has_moments:
         rounded = operand.rounded(weight, scale, most)
         set_attribute(prepared, source_of(prepared, layer.args[1]), rounded)
     if corrections.bias_correction:
@@ -158,9 +178,10 @@ def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
 class Statistics:
     """Mean and second moments of the operand values that are multiplied with an output channel's weights.
 
-    Attributes:
-        moments: [groups, K, K] sums of products, K weights of an output channel, above and in blocks at the diagonal;
-            None if not needed.
+    Those of a long window that moves by one follow from its first place: of products of the values x[t + i] and
+    x[t + j] in P positions t,
+
+        moments[i + 1, j + 1] = moments[i, j] + x[P + i] x[P + j] - x[i] x[j]
     """
 
     def __init__(self, layer: Node, shape: Sequence[int], with_moments: bool) -> None:
@@ -171,12 +192,34 @@ class Statistics:
         self._total: torch.Tensor | None = None
         self._rows = 0
         self._rounded: tuple[torch.Tensor, int, torch.Tensor] | None = None  # scales, most and result of the last time
-        self.moments: torch.Tensor | None = None
+        self._products: torch.Tensor | None = None
+        self._first: torch.Tensor | None = None  # [groups, C, C n], of the first place of windows with those of all
+        self._ends: list[torch.Tensor] = []  # [2, N, groups, C (n - 1)], the values behind and at their start
+
+    @property
+    def has_moments(self) -> bool:
+        return self._products is not None or self._first is not None
 
     @property
     def bytes(self) -> int:
-        """Size of the moments."""
-        return self.moments.nbytes if self.moments is not None else 0
+        """Size of what the moments are made of."""
+        return sum(own.nbytes for own in (self._products, self._first, *self._ends) if own is not None)
+
+    @property
+    def moments(self) -> torch.Tensor | None:
+        """[groups, K, K] sums of products, K weights of an output channel, above and in blocks at the diagonal."""
+        if self._first is None:
+            return self._products
+        groups, channels = self._first.shape[:2]
+        first = self._first.reshape(groups, channels, channels, -1)
+        behind, start = torch.cat(self._ends, 1).transpose(1, 2)  # [groups, N, C (n - 1)]
+        more = (behind.mT @ behind - start.mT @ start).reshape(groups, channels, first.shape[3] - 1, channels, -1)
+        found = first.new_empty(groups, channels, first.shape[3], channels, first.shape[3])
+        found[:, :, 0], found[..., 0] = first, first.permute(0, 2, 3, 1)
+        for i in range(more.shape[2]):
+            torch.add(found[:, :, i, :, :-1], more[:, :, i], out=found[:, :, i + 1, :, 1:])
+        found = found.reshape(groups, self._first.shape[2], -1)
+        return found if self._products is None else found.add_(self._products)
 
     def add(self, x: torch.Tensor) -> None:
         x, windows = self._padded(x.detach())
@@ -191,15 +234,26 @@ class Statistics:
         if not self._with_moments or total.shape[1] > at.WIDEST:
             return
         every = max(1, count // at.MOST_POSITIONS)
+        is_long = min(windows[1][0], positions := count // len(x)) >= at.LONG_WINDOW
+        if is_long and x.shape[2] == every == 1 and windows[1][1:] == (1, 1) and total.shape[1] > at.MOMENTS_AT_ONCE:
+            self._add_windows(x.reshape(len(x), groups, -1, x.shape[3]).double(), positions)
+            return
         places = places[every // 2 :: every]
         some = x.transpose(0, 1).flatten(1)[:, places.flatten()].reshape(groups, -1, *places.shape)
         some = some.transpose(1, 2).flatten(2).double()  # [groups, positions, K]
         turned, each = some.transpose(1, 2), count / len(places)
-        if self.moments is None:
-            self.moments = some.new_zeros(groups, total.shape[1], total.shape[1])
+        if self._products is None:
+            self._products = some.new_zeros(groups, total.shape[1], total.shape[1])
         for i in range(0, total.shape[1], at.MOMENTS_AT_ONCE):  # the products below the diagonal are the same
             j = i + at.MOMENTS_AT_ONCE
-            self.moments[:, i:j, i:].baddbmm_(turned[:, i:j], some[:, :, i:], alpha=each)
+            self._products[:, i:j, i:].baddbmm_(turned[:, i:j], some[:, :, i:], alpha=each)
+
+    def _add_windows(self, x: torch.Tensor, count: int) -> None:
+        """Add the products of the values of windows [N, groups, C, count + n - 1] that move by one."""
+        every = x.unfold(3, count, 1).permute(1, 2, 3, 0, 4).flatten(1, 2).flatten(2)  # [groups, C n, N count]
+        first = x[..., :count].permute(1, 2, 0, 3).flatten(2) @ every.mT
+        self._first = first if self._first is None else self._first + first
+        self._ends.append(torch.stack([x[..., count:], x[..., : x.shape[3] - count]]).flatten(3))
 
     def _padded(self, x: torch.Tensor) -> tuple[torch.Tensor, list[tuple[int, int, int]]]:
         """Return an operand as [N, C, H, W] with its padding, and the size, stride and dilation of both windows."""
@@ -227,16 +281,15 @@ class Statistics:
 
     def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
         """Return quantized weights with a small squared error of the result."""
-        assert self.moments is not None
         if self._rounded is not None and self._rounded[1] == most and torch.equal(self._rounded[0], scale):
             return self._rounded[2].clone()
-        groups = len(self.moments)
-        steps = scale.expand_as(weight).reshape(groups, -1, self.moments.shape[1])
-        rows = weight.reshape(groups, -1, self.moments.shape[1])
-        found = [
-            adaptive_rounding(row, step[:, :1], (moments.triu() + moments.triu(1).T) / self._rows, most, self._rows)
-            for row, step, moments in zip(rows, steps, self.moments, strict=True)
-        ]
+        every = self.moments
+        assert every is not None
+        steps, rows = (of.reshape(len(every), -1, every.shape[1]) for of in (scale.expand_as(weight), weight))
+        found = []
+        for row, step, own in zip(rows, steps, every, strict=True):
+            moments = own.triu().add_(own.triu(1).T).div_(self._rows)
+            found.append(adaptive_rounding(row, step[:, :1], moments, most, self._rows))
         result = torch.stack(found).reshape(weight.shape)
         self._rounded = scale.clone(), most, result.clone()
         return result
@@ -286,9 +339,9 @@ def adaptive_rounding(
     weights, step = weights.double(), step.double()
     size = weights.shape[1]
     trust = samples / (samples + size)
-    moments = moments.double()
-    diagonal = moments.diagonal()
-    moments = trust * moments + (1 - trust) * torch.diag(diagonal)
+    diagonal = moments.diagonal().double()
+    moments = moments.double() * trust
+    moments.diagonal().add_((1 - trust) * diagonal)
     ratio = weights / step
     low = torch.floor(ratio).clamp(-most, most - 1)
     current = torch.round(ratio).clamp(-most, most)

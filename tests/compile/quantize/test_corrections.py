@@ -164,27 +164,29 @@ CONV1D, CONV2D = torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default
         (torch.ops.aten.conv2d.padding, (1, 6, 9, 8), (4, 6, 2, 3), (None, [1], "same", [2])),
         (CONV1D, (2, 6, 19), (4, 3, 5), (None, [2], [3], [2], 2)),
         (CONV1D, (6, 19), (4, 6, 5), (None, [1], [1])),
+        (CONV1D, (2, 6, 190), (4, 3, 95), (None, [1], [3], [1], 2)),  # of which only the first place is multiplied
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using padding")
 def test_statistics_of_operands_are_those_of_the_results(layer, x, weight, given):
     torch.manual_seed(0)
-    x, weight = torch.randn(x) + 1, torch.randn(weight)
+    x, weight = torch.randn((2, *x)) + 1, torch.randn(weight)
     graph = torch.fx.Graph()
     operands = [graph.placeholder(name) for name in ("x", "weight")]
     known = Statistics(graph.call_function(layer, (*operands, *given)), weight.shape, with_moments=True)
-    known.add(x)
-    result = layer(x, weight, *given).double()
+    for row in x:
+        known.add(row)
+    result = torch.stack([layer(row, weight, *given).double() for row in x])
     axis = result.dim() - 1 if weight.dim() == 2 else result.dim() + 1 - weight.dim()
     result = result.movedim(axis, 0).flatten(1)
     assert torch.allclose(known.mean_of(weight), result.mean(1), atol=1e-5)
-    if (count := result.shape[1]) < 512:  # of more positions, only some are in the moments
+    if (count := result.shape[1]) < 2 * 512:  # of more positions, only some are in the moments
         moments = known.moments.triu() + known.moments.triu(1).mT
         rows = weight.double().reshape(len(moments), -1, moments.shape[1])
         squares = (rows @ moments * rows).sum(2).flatten() / count
         assert torch.allclose(squares, result.square().mean(1), rtol=1e-4)
     else:
-        assert torch.allclose(known.moments[:, 0, 0] / count, x[0, ::3].double().square().mean((1, 2)), rtol=0.2)
+        assert torch.allclose(known.moments[:, 0, 0] / count, x[:, 0, ::3].double().square().mean((0, 2, 3)), rtol=0.2)
 
 
 def test_no_rounding_is_better_than_what_is_found_for_few_weights():

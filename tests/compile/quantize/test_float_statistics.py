@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError
-from micronpu.quantize import calibrate, far_values
+from micronpu.quantize import calibrate, far_values, weights
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.observing import HistogramObserver
@@ -39,6 +39,13 @@ class Far(Small):
         y = self.second(torch.relu(self.first(x)))
         every = torch.cat([y, torch.full_like(y, -100.0)], 2)
         return self.last(every.amax((2, 3)) + every.clamp(min=-2.0).mean((2, 3))).softmax(-1)
+
+
+class Power(Small):
+    """The logarithm of a power, which int16 computes otherwise than int8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.second((self.first(x).square() + 1e-3).log()).mean((2, 3)))
 
 
 class Averages(nn.Module):
@@ -108,6 +115,19 @@ def test_the_same_programs(
     statistics, model = FloatStatistics(), kind()
     assert [made(model, HOW[number], statistics) for number in numbers] == wanted
     assert len(runs) == calibrations * len(ROWS)
+
+
+def test_layers_of_another_graph_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int16 has other rewrites than int8, and layers read the same values."""
+    added, real = list[int](), weights.Statistics.add
+    monkeypatch.setattr(weights.Statistics, "add", lambda self, x: (added.append(1), real(self, x))[1])
+    statistics, model, learnt = FloatStatistics(), Power(), []
+    for number in (1, 3):
+        wanted = made(Power(), HOW[number], None)
+        added.clear()
+        assert made(model, HOW[number], statistics) == wanted
+        learnt.append(len(added))
+    assert learnt[1] < learnt[0]
 
 
 def test_far_values_that_are_kept_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
