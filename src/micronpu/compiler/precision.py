@@ -215,7 +215,9 @@ class Search:
             tried = [*(tried if everything else tried[:-1]), narrow]
             if everything and self.has_int16 and start.price is not None:
                 wide = self.everywhere(narrow)
-            if (is_dear and not narrow.reaches) or everything:
+            # If int16 everywhere gains nothing, some operators in int16 gain nothing either.
+            gains = wide is not None and (wide.reaches or wide.gains_on(narrow) >= at.PAID_GAIN)
+            if (is_dear and gains and not narrow.reaches) or everything:
                 tried += self.mixed(narrow, wide, most)
         return tried if wide is None else [*tried, wide]
 

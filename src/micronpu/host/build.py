@@ -206,7 +206,7 @@ def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
 
 
 def _quick(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return flags of a build that somebody waits for; inner loops are optimized by an attribute."""
+    """Return flags of a build on first use; an attribute optimizes inner loops."""
     return tuple("-O1" if flag.startswith("-O") else flag for flag in flags)
 
 

@@ -105,7 +105,7 @@ def _operands(
 
 
 def _marks(value: Any) -> torch.Tensor:
-    """Return size, two sums, ends and norm, by which a value is told from those of the same name in other graphs."""
+    """Return size, two sums, ends and norm, which differ for another value of the same name."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return torch.full((6,), math.nan)
     x = value.double().flatten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -351,6 +352,20 @@ def test_int16_that_does_not_fit_is_not_proposed_and_some_operators_in_it_are_tr
     }
     (first, *_) = without.report.warnings
     assert re.search(r"int16 \(not possible on this target\) [\d.]+ dB[.,; ]", first.what) and "int16" not in first.hint
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_sets_are_tried_only_where_int16_everywhere_gains(gains, monkeypatch):
+    def no_nearer(self: precision.Search, first: Tried) -> Tried | None:
+        wide = everywhere(self, first)
+        return wide if wide is None or gains else dataclasses.replace(wide, fidelity=first.fidelity)
+
+    tried, everywhere, mixed = [], precision.Search.everywhere, precision.Search.mixed
+    monkeypatch.setattr(precision.Search, "everywhere", no_nearer)
+    monkeypatch.setattr(precision.Search, "mixed", lambda self, *given: tried.append(given) or mixed(self, *given))
+    how = micronpu.Quantization(activations="accurate", max_slowdown=1.01)
+    compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization=how)
+    assert bool(tried) == gains
 
 
 class Magnitude(nn.Module):
