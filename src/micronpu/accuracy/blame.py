@@ -25,6 +25,9 @@ _ENOUGH = 45.0
 """dB: signal-to-noise ratio of a layer's own error above which no advice is given."""
 _HALF = 0.5
 """Maximum fraction of the output's error that another range would leave, for a layer's range to be blamed."""
+_RESULTS = 24_000
+"""Maximum number of results of layers that are compared, beyond those of a dozen samples: about five seconds."""
+_DOZEN = 12
 _PEAKED = 20.0
 """Minimum ratio of the largest value to the root mean square at which outliers cost the other values precision."""
 
@@ -48,7 +51,7 @@ def blame(
     Args:
         model: a float module in evaluation mode, or an exported program of one.
         data: samples to measure on: an array with a row per input, or a list of inputs as for calibration. A dozen are
-            enough.
+            enough; of many, some are measured for a large network, evenly spread.
         target: decides the quantization; see ``micronpu targets``.
         calibration: samples that choose the ranges; default: ``data``, which the result states.
         example_inputs: default: the first of ``data``.
@@ -71,19 +74,25 @@ def blame(
     rows = subject.rows
     batches = rows if subject.ranges is None else subject.ranges
     notify("export", 1.0)
-    found = subject.measured(chosen, batches, rows, notify)
+    found = subject.measured(chosen, batches, rows, notify, most=_measured)
     names = {n.name for n in subject.module.graph.nodes}
     layers = tuple(
         _layer_error(layer, found, names, how.per_channel, subject.has_int16) for layer in found.layers if layer.adds
     )
     return Blame(
         target=target,
-        rows=len(rows),
+        rows=found.rows,
+        given_rows=len(rows),
         calibration_rows=len(batches),
         calibrated_on_them=calibration is None,
         sqnr=decibels(found.signal, found.noise),
         layers=layers,
     ).sorted(sort)
+
+
+def _measured(layers: int) -> int:
+    """Return the maximum number of samples that a network with so many layers is measured on."""
+    return max(_DOZEN, _RESULTS // max(layers, 1))
 
 
 # ---------------------------------------------------------------- results of a layer

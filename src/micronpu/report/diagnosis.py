@@ -74,6 +74,7 @@ class Blame(JsonReport):
     Attributes:
         target: name of the target.
         rows: number of samples that were measured.
+        given_rows: number of samples that were given, of which these are evenly spread.
         calibration_rows: number of samples that chose the ranges.
         calibrated_on_them: True if these are the same samples.
         sqnr: of all outputs together, in dB.
@@ -86,6 +87,7 @@ class Blame(JsonReport):
 
     target: str
     rows: int
+    given_rows: int
     calibration_rows: int
     calibrated_on_them: bool
     sqnr: float
@@ -103,7 +105,8 @@ class Blame(JsonReport):
     @property
     def summary(self) -> str:
         """Return a sentence with the accuracy at the output."""
-        rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
+        of = f" of {self.given_rows}" if self.given_rows != self.rows else ""
+        rows = f"{self.rows}{of} row{'' if self.given_rows == 1 else 's'}"
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
         return f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."
 
