@@ -100,7 +100,7 @@ CALIBRATION = {
         "x.movedim(-1, -3)",
     ),
     "rank": ([X, X[0, 0]], WRONG, "has shape [6, 6], the model takes [1, 2, 6, 6]."),
-    "dtype": ([X, X.int()], WRONG, "has dtype int32, the model takes float32. Try: convert the data"),
+    "dtype": ([X, X.int()], WRONG, "has dtype int32, the model takes float32. Try: values as in training"),
     "dtype of NumPy": ([X, X.numpy().astype(np.uint16)], WRONG, "has dtype uint16, the model takes float32."),
     "number": ([X, (X, X)], "Calibration item 1 has 2 inputs, the model has 1. Try: give one tuple of inputs per item"),
     "labels": ([(X, 3)], "Calibration item 0 has 2 inputs, the model has 1.", "without labels."),
