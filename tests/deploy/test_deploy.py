@@ -267,7 +267,7 @@ def test_sizes_against_the_chip(tmp_path: Path) -> None:
     assert f"over by {total - 1024:,} bytes" in (tmp_path / "over" / "README.md").read_text()
     assert any("too small" in note for note in done.notes)
     program.deploy(tmp_path / "bare")
-    assert "not compared: its size is unknown; name a chip as target" in (tmp_path / "bare" / "README.md").read_text()
+    assert "of unknown size: no chip is named" in (tmp_path / "bare" / "README.md").read_text()
 
 
 def test_vectors_of_the_user(tmp_path: Path) -> None:

@@ -24,13 +24,21 @@ from micronpu.ir.window import litert_padding
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a node in the user's model, for reports."""
+    """Source of a node in the user's model, for reports, whose schema describes the fields as here.
 
-    nodes: tuple[str, ...] = ()  # names of the nodes of the exported program, several when operators were fused
-    source: str = ""  # ``file:line`` of the user's model, or ""
-    module: str = ""  # path of the submodule, such as ``block1.conv``, or ""
-    debug_handles: tuple[int, ...] = ()  # ExecuTorch's handles of these nodes, for the delegate's debug map
-    passes: tuple[str, ...] = ()  # names of the passes that made or changed the node, oldest first
+    Attributes:
+        nodes: names of the nodes of the exported program, several when operators were fused.
+        source: ``file:line`` of the user's model, or "".
+        module: path of the submodule, such as ``block1.conv``, or "".
+        debug_handles: ExecuTorch's handles of these nodes, for the delegate's debug map.
+        passes: names of the passes that made or changed the node, oldest first.
+    """
+
+    nodes: tuple[str, ...] = ()
+    source: str = ""
+    module: str = ""
+    debug_handles: tuple[int, ...] = ()
+    passes: tuple[str, ...] = ()
 
     @property
     def at(self) -> str:

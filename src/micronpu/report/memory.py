@@ -54,9 +54,7 @@ class Region:
         """Return in a few words whether it fits."""
         if self.capacity is None:
             return (
-                "outside of the chip, its size is the board's"
-                if self.outside
-                else "not compared: its size is unknown; name a chip as target"
+                "outside of the chip, its size is the board's" if self.outside else "of unknown size: no chip is named"
             )
         if self.over:
             return f"over by {self.over:,} bytes"
