@@ -5,7 +5,8 @@
 2. Corrections that cost nothing on the chip are kept where held-out samples gain.
 3. Otherwise operators are given back to int8 as long as the program is near float, in the order of noise removed per
    added cycle, conversions between int8 and int16 included; whole sets are simulated on held-out samples.
-4. Operators that compute little are left to the core in float where that removes much noise.
+4. Operators that compute little are left to the core in float where that removes much noise, and logarithms of powers
+   at any cost: the report shows such a program if it takes more time than is allowed.
 
 A network for which int8 suffices keeps its int8 program, byte for byte.
 """
@@ -16,7 +17,7 @@ import copy
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -49,7 +50,7 @@ from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.data import Trial
-from micronpu.quantize.identities import has_magnitudes
+from micronpu.quantize.identities import front_end, has_magnitudes
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row, float_leaves, run_recordings, sizes_of
@@ -215,6 +216,8 @@ class Search:
             tried = [*(tried if everything else tried[:-1]), narrow]
             if everything and self.has_int16 and start.price is not None:
                 wide = self.everywhere(narrow)
+            front = None if narrow.reaches or narrow.is_whole else self.front(narrow)
+            tried += [] if front is None else [front]
             # If int16 everywhere gains nothing, some operators in int16 gain nothing either.
             gains = wide is not None and (wide.reaches or wide.gains_on(narrow) >= at.PAID_GAIN)
             if (is_dear and gains and not narrow.reaches) or everything:
@@ -438,7 +441,8 @@ class Search:
                 break
         if not parts or left * 10 ** (at.CORE_GAIN / 10) > first:
             return best
-        return self.left_to_core(best, parts, most)
+        made = self.left_to_core(best, parts)
+        return made if made is not None and made.cycles <= max(most, best.cycles) else best
 
     def fits(self, parts: frozenset[str]) -> bool:
         """Return True if the core can compute some operators in little time."""
@@ -446,18 +450,25 @@ class Search:
         cycles = at.CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
         return cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
 
-    def left_to_core(self, best: Tried, parts: frozenset[str], most: float) -> Tried:
-        """Return the program with some operators in float on the core, if that is nearer to float in the time."""
-        settings = merged(best.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
-        more = f"{best.more} with {plural(len(parts), 'operator')} in float on the core"
-        made = self.quantized(best.activations, settings, best.names, more)
-        if made is None or made.gains_on(best) < at.CORE_GAIN:
-            return best
+    def front(self, tried: Tried) -> Tried | None:
+        """Return the program with the logarithms of powers in float on the core, and what is before them in int16."""
+        inside, before = (sorted(names & self.work.keys()) for names in front_end(*self.modules.values()))
+        wide = {name: {"activations": "int16"} for name in before if self.has_int16}
+        settings = merged(merged(tried.settings, CORRECTED), {"nodes": wide})
+        more = f"{tried.more} with {plural(len(wide), 'operator')} in int16" if wide else tried.more
+        return self.left_to_core(replace(tried, settings=settings, more=more), inside) if inside else None
+
+    def left_to_core(self, tried: Tried, parts: Collection[str]) -> Tried | None:
+        """Return the program with some operators in float on the core, if that is nearer to float."""
+        settings = merged(tried.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
+        more = f"{tried.more} {'and' if tried.more else 'with'} {plural(len(parts), 'operator')} in float on the core"
+        made = self.quantized(tried.activations, settings, tried.names, more)
+        if made is None or made.gains_on(tried) < at.CORE_GAIN:
+            return None
         for node in made.module.graph.nodes:
             if exported_name(node, self.work) in parts:
                 SEARCHED.say(node, True)
-        made = self.priced(made)
-        return made if made.cycles <= max(most, best.cycles) else best
+        return self.priced(made)
 
     def best(self, tried: Sequence[Tried], most: float) -> Tried:
         """Return the cheapest program near float, or else the nearest within the time, the fastest of those as near."""

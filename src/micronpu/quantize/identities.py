@@ -407,6 +407,27 @@ def has_magnitudes(model: GraphModule) -> bool:
     return any(_pair(node) is not None for node in model.graph.nodes)
 
 
+def front_end(model: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the operators from squares, or products before these, to logarithms, and all operators before them.
+
+    Only of logarithms that read nothing but squares.  Powers of a spectrum span 100 dB: in int8, and in tables of
+    int16, most of them are 0.
+    """
+    nodes = [node for node in model.graph.nodes if overload_name(node)]
+    squares, inside, before = {n for n in nodes if power_of(n) == 2}, set[Node](), set[Node]()
+    for log in (n for n in nodes if facts_of(overload_name(n)).singular):
+        behind = reachable([log], lambda n: () if n in squares else n.all_input_nodes)
+        if not any(n.op == "placeholder" for n in behind):
+            every = set(reachable([log], lambda n: n.all_input_nodes))
+            first: set[Node] = squares & every
+            first |= {x for n in first for x in n.all_input_nodes if form_of(x) is Form.PRODUCT}
+            behind = reachable(first, lambda n: n.users)
+            inside |= every.intersection(behind)
+            before |= every
+    found = (frozenset(n.name for n in nodes if n in own) for own in (inside, before - inside))
+    return next(found), next(found)
+
+
 def _pair(node: Node) -> tuple[Any, Any] | None:
     name = overload_name(node)
     if not name or not is_float32(node):

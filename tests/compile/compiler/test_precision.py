@@ -7,6 +7,7 @@ import functools
 import math
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -18,10 +19,12 @@ from micronpu.base.errors import OptionError
 from micronpu.compiler import assemble, precision
 from micronpu.compiler.candidates import Tried
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
+from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.units import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
+from micronpu.quantize.identities import front_end
 from micronpu.quantize.running import DequantizedReference, run_recordings
 from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.verify import judge
@@ -46,6 +49,20 @@ class LogPower(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         power = self.spectrum(x).square().unflatten(1, (2, 24)).transpose(1, 2).flatten(1)
         y: torch.Tensor = self.second(torch.relu(self.first(torch.log(power + 1e-3))))
+        return y
+
+
+class Powers(LogPower):
+    """Sums of two squares, each of a product, over 100 dB: neither int8 nor tables of int16 are near float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loudness = nn.Buffer(torch.logspace(0, -1, 48))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = (self.spectrum(x) * self.loudness).reshape(1, 24, 2)
+        power = (pairs * pairs).sum(2).repeat(1, 2)
+        y: torch.Tensor = self.second(torch.relu(self.first(torch.log(power + 1e-10))))
         return y
 
 
@@ -250,6 +267,44 @@ def test_ctrl_c_ends_a_search_with_the_best_program_so_far(monkeypatch, programs
     assert found.report.accuracy.sqnr >= int8.report.accuracy.sqnr + 3 * programs
     assert "Precision: Ctrl+C ended the search; this is the best program until then." in found.report.notes
     assert set(open_transforms.values()) == {0}
+
+
+def test_logarithms_of_powers_are_offered_in_float_on_the_core_beyond_the_time():
+    data = [row * 10.0 ** -(i % 5) for i, row in enumerate(rows(1, 64, count=40))]
+    auto = compiled(Powers(), data, "corstone300", quantization="auto")
+    (warning,) = (w for w in auto.report.warnings if w.rule == "precision")
+    assert not auto.report.in_float and " in int16 and 5 operators in float on the core " in warning.what
+    hint = re.fullmatch(r'quantization=Quantization\(activations="auto", max_slowdown=([\d.]+)\)', warning.hint)
+    assert hint is not None
+    how = micronpu.Quantization(activations="auto", max_slowdown=float(hint[1]))
+    taken = compiled(Powers(), data, "corstone300", quantization=how)
+    assert taken.report.accuracy.sqnr > max(30, auto.report.accuracy.sqnr + 12)
+    assert {v.node for v in taken.report.in_float} >= {"mul_1", "sum_1", "log"}
+
+
+class Of(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "inside", "before"),
+    [
+        (LogPower(), "square unflatten transpose flatten add log", "linear"),
+        (Of(lambda x: torch.log((x * x).sum(1).sqrt() ** 2 + 1)), "mul sum_1 sqrt pow_1 add log", ""),
+        (Of(lambda x: torch.log(x * x + x)), "", ""),
+        (Of(lambda x: torch.log(x.softmax(1))), "", ""),
+        (Of(lambda x: (x * x).sum(1).sqrt()), "", ""),
+    ],
+    ids=["layer", "root", "plain operand", "softmax", "no logarithm"],
+)
+def test_a_front_end_reads_inputs_through_squares_alone(model, inside, before):
+    module = graph_module(torch.export.export(model.eval(), (torch.rand(1, 64),)))
+    assert front_end(module) == (frozenset(inside.split()), frozenset(before.split()))
 
 
 def test_without_int16_it_is_float_on_the_core():
