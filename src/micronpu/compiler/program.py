@@ -202,6 +202,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         self.__dict__.update(state, _host={})
 
     def with_report(self, report: DelegationReport, method: str = "") -> CompiledProgram[ReportT]:
+        """Return the program with another report of a method."""
         made = replace(self._methods[method], report=report)
         return replace(self, _methods={**self._methods, method: made})
 

@@ -252,6 +252,7 @@ class QuantizationConfig:
 
     @property
     def symmetric_activation(self) -> QuantizationSpec:
+        """Spec of values with the zero point 0."""
         return replace(self.activation, qscheme=torch.per_tensor_symmetric)
 
     def weight(self, axis: int) -> QuantizationSpec:
