@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, Literal
 
 import numpy as np
@@ -13,14 +14,15 @@ import torch
 from torch.nn import functional
 
 from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder
-from micronpu.frontend.model_files.litert_operators import AXIS, axes_of, cut, lowering
+from micronpu.frontend.model_files.litert_operators import AXIS, LOWERINGS, axes_of, cut, lowering, of_operands
 from micronpu.frontend.model_files.network import Function, Operand, tensor
 
-
-@lowering("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-def _reshape(build: LiteRtBuilder, operator: FileOperator) -> None:
-    shape = operator.outputs[0].shape
-    build.compute(operator, lambda x: x.reshape(shape), [build.read(operator, 0)])
+_RESHAPE = of_operands(lambda build, operator: methodcaller("reshape", operator.outputs[0].shape))
+LOWERINGS |= dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), _RESHAPE) | {
+    "TILE": of_operands(lambda build, operator: methodcaller("repeat", build.integers(operator, 1))),
+    "BROADCAST_TO": of_operands(lambda build, operator: methodcaller("expand", operator.outputs[0].shape)),
+    "REVERSE_V2": of_operands(lambda build, operator: partial(torch.flip, dims=axes_of(build, operator, 1, LAST))),
+}
 
 
 @lowering("TRANSPOSE")
@@ -46,29 +48,21 @@ def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
     build.compute(operator, lambda *given: torch.stack(given, axis), operands)
 
 
-def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:
-    """Append one step for each result, so that each has its own quantization."""
-    for i, part in enumerate(parts):
-        build.compute(operator, part, [x], result=i)
-
-
 @lowering("UNPACK")
 def _unpack(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axis = operator.option("axis", 0)
-    parts = [partial(torch.select, dim=axis, index=i) for i in range(len(operator.outputs))]
-    _several(build, operator, build.read(operator, 0), parts)
+    axis, x = operator.option("axis", 0), build.read(operator, 0)
+    for i in range(len(operator.outputs)):  # one step for each result, so that each has its own quantization
+        build.compute(operator, partial(torch.select, dim=axis, index=i), [x], result=i)
 
 
 @lowering("SPLIT", "SPLIT_V")
 def _split(build: LiteRtBuilder, operator: FileOperator) -> None:
     source, where = (1, 0) if operator.kind == "SPLIT" else (0, 2)
-    (axis,) = build.integers(operator, where)
-    parts, start = [], 0
-    for made in operator.outputs:
+    (axis,), start, x = build.integers(operator, where), 0, build.read(operator, source)
+    for i, made in enumerate(operator.outputs):
         length = made.shape[axis]
-        parts.append(partial(torch.narrow, dim=axis, start=start, length=length))
+        build.compute(operator, partial(torch.narrow, dim=axis, start=start, length=length), [x], result=i)
         start += length
-    _several(build, operator, build.read(operator, source), parts)
 
 
 @lowering("SLICE")
@@ -171,23 +165,6 @@ def _gather(build: LiteRtBuilder, operator: FileOperator) -> None:
         return found if len(indices.shape) == 1 else found.reshape(made)
 
     build.compute(operator, gather, [build.read(operator, 0), build.read(operator, 1)])
-
-
-@lowering("TILE")
-def _tile(build: LiteRtBuilder, operator: FileOperator) -> None:
-    times = build.integers(operator, 1)
-    build.compute(operator, lambda x: x.repeat(times), [build.read(operator, 0)])
-
-
-@lowering("BROADCAST_TO")
-def _broadcast(build: LiteRtBuilder, operator: FileOperator) -> None:
-    build.compute(operator, lambda x: x.expand(operator.outputs[0].shape), [build.read(operator, 0)])
-
-
-@lowering("REVERSE_V2")
-def _reverse(build: LiteRtBuilder, operator: FileOperator) -> None:
-    axes = axes_of(build, operator, 1, LAST)
-    build.compute(operator, lambda x: torch.flip(x, axes), [build.read(operator, 0)])
 
 
 @lowering("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")

@@ -39,12 +39,23 @@ def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
 # ---------------------------------------------------------------- elementwise
 
 
-def _elementwise(function: Function, count: int) -> Lowering:
+Make = Callable[[LiteRtBuilder, FileOperator], Function]
+"""Returns the function of an operator, by its options and constants."""
+
+
+def of_operands(make: Make, count: int = 1, *, elementwise: bool = False) -> Lowering:
+    """Return the lowering as a function of the first operands, with channels last unless it is elementwise."""
+
     def lower(build: LiteRtBuilder, operator: FileOperator) -> None:
-        order = build.order_of(operator)
-        build.compute(operator, function, [build.read(operator, i, order) for i in range(count)], order)
+        order = build.order_of(operator) if elementwise else LAST
+        operands = [build.read(operator, i, order) for i in range(count)]
+        build.compute(operator, make(build, operator), operands, order)
 
     return lower
+
+
+def _elementwise(function: Function, count: int) -> Lowering:
+    return of_operands(lambda build, operator: function, count, elementwise=True)
 
 
 _UNARY: dict[str, Function] = {
@@ -67,10 +78,27 @@ LOWERINGS |= {kind: _elementwise(function, 2) for kind, function in _BINARY.item
 LOWERINGS["SELECT_V2"] = _elementwise(torch.where, 3)
 
 
-@lowering("DIV")
-def _divide(build: LiteRtBuilder, operator: FileOperator) -> None:
-    how = None if operator.outputs[0].rounding or operator.outputs[0].type == "FLOAT32" else "trunc"
-    _elementwise(partial(torch.div, rounding_mode=how), 2)(build, operator)
+def _divided(build: LiteRtBuilder, operator: FileOperator) -> Function:
+    is_float = operator.outputs[0].rounding or operator.outputs[0].type == "FLOAT32"
+    return partial(torch.div, rounding_mode=None if is_float else "trunc")
+
+
+def _gelu(build: LiteRtBuilder, operator: FileOperator) -> Function:
+    return partial(functional.gelu, approximate="tanh" if operator.option("approximate", False) else "none")
+
+
+def _leaky_relu(build: LiteRtBuilder, operator: FileOperator) -> Function:
+    return partial(functional.leaky_relu, negative_slope=float(operator.option("alpha", 0.0)))
+
+
+LOWERINGS |= {
+    "DIV": of_operands(_divided, 2, elementwise=True),
+    "GELU": of_operands(_gelu, elementwise=True),
+    "LEAKY_RELU": of_operands(_leaky_relu, elementwise=True),
+    "EMBEDDING_LOOKUP": of_operands(lambda build, operator: functional.embedding, 2),
+    "L2_NORMALIZATION": of_operands(lambda build, operator: partial(functional.normalize, dim=-1, eps=1e-6)),
+    "LOG_SOFTMAX": of_operands(lambda build, operator: partial(torch.log_softmax, dim=-1)),
+}
 
 
 @lowering("SELECT")
@@ -87,18 +115,6 @@ def _select(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _sum_of_all(build: LiteRtBuilder, operator: FileOperator) -> None:
     operands = [build.read(operator, i) for i in range(len(operator.inputs))]
     build.compute(operator, lambda first, *others: sum(others, first), operands)
-
-
-@lowering("LEAKY_RELU")
-def _leaky_relu(build: LiteRtBuilder, operator: FileOperator) -> None:
-    slope = float(operator.option("alpha", 0.0))
-    _elementwise(partial(functional.leaky_relu, negative_slope=slope), 1)(build, operator)
-
-
-@lowering("GELU")
-def _gelu(build: LiteRtBuilder, operator: FileOperator) -> None:
-    how = "tanh" if operator.option("approximate", False) else "none"
-    _elementwise(partial(functional.gelu, approximate=how), 1)(build, operator)
 
 
 @lowering("PRELU")
@@ -287,11 +303,6 @@ def _linear(build: LiteRtBuilder, operator: FileOperator) -> None:
     build.compute(operator, functional.linear, [x, *_weights(build, operator, (0, 1), (outputs, depth))])
 
 
-@lowering("EMBEDDING_LOOKUP")
-def _lookup(build: LiteRtBuilder, operator: FileOperator) -> None:
-    build.compute(operator, functional.embedding, [build.read(operator, 0), build.read(operator, 1)])
-
-
 @lowering("BATCH_MATMUL")
 def _matmul(build: LiteRtBuilder, operator: FileOperator) -> None:
     turned = [operator.option("adjX", False), operator.option("adjY", False)]
@@ -303,7 +314,7 @@ def _matmul(build: LiteRtBuilder, operator: FileOperator) -> None:
 # ---------------------------------------------------------------- windows, reductions
 
 
-@lowering("AVERAGE_POOL_2D", "MAX_POOL_2D")
+@lowering("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
 def _pool(build: LiteRtBuilder, operator: FileOperator) -> None:
     kernel = (operator.option("filterHeight", 1), operator.option("filterWidth", 1))
     stride, pads = _window(build, operator, kernel, (1, 1))
@@ -311,30 +322,15 @@ def _pool(build: LiteRtBuilder, operator: FileOperator) -> None:
     if any(b > k // 2 for b, k in zip(before, kernel, strict=True)):
         raise operator.error("has a window that is smaller than its padding", "a pool without padding")
     pool: Function = functional.max_pool2d
-    if operator.kind == "AVERAGE_POOL_2D":  # each mean is over existing elements only
+    if operator.kind != "MAX_POOL_2D":  # each mean is over existing elements only
         pool = partial(functional.avg_pool2d, count_include_pad=False)
     # `ceil_mode` adds a last window that exceeds the end by more than the padding.
     uneven = any(a != b for a, b in pads)
-    whole = partial(pool, kernel_size=kernel, stride=stride, padding=before, ceil_mode=uneven)
-    build.compute(operator, whole, [build.read(operator, 0, FIRST)], FIRST)
-
-
-@lowering("L2_POOL_2D")
-def _l2_pool(build: LiteRtBuilder, operator: FileOperator) -> None:
-    """Return the root of the mean square of each window, which counts existing elements only."""
-    kernel = (operator.option("filterHeight", 1), operator.option("filterWidth", 1))
-    stride, pads = _window(build, operator, kernel, (1, 1))
-    if any(before != after for before, after in pads):
+    if uneven and operator.kind == "L2_POOL_2D":
         raise operator.error("has an uneven padding", "a pool without padding")
-    before: Any = tuple(before for before, _ in pads)
-    mean = partial(functional.avg_pool2d, kernel_size=kernel, stride=stride, padding=before, count_include_pad=False)
-    build.compute(operator, lambda x: torch.sqrt(mean(x * x)), [build.read(operator, 0, FIRST)], FIRST)
-
-
-@lowering("L2_NORMALIZATION")
-def _l2_normalization(build: LiteRtBuilder, operator: FileOperator) -> None:
-    """Divide by the length along the last axis."""
-    build.compute(operator, partial(functional.normalize, dim=-1, eps=1e-6), [build.read(operator, 0)])
+    whole: Function = partial(pool, kernel_size=kernel, stride=stride, padding=before, ceil_mode=uneven)
+    function = (lambda x: torch.sqrt(whole(x * x))) if operator.kind == "L2_POOL_2D" else whole
+    build.compute(operator, function, [build.read(operator, 0, FIRST)], FIRST)
 
 
 @lowering("LOCAL_RESPONSE_NORMALIZATION")
@@ -385,16 +381,15 @@ def _one_by_one(function: Callable[..., torch.Tensor]) -> Lowering:
     return _reduction(reduced)
 
 
-def _product(x: torch.Tensor, dim: int, keepdim: bool) -> torch.Tensor:
-    return torch.prod(x, dim=dim, keepdim=keepdim, dtype=x.dtype)
-
-
-LOWERINGS["MEAN"] = _reduction(_mean)
-LOWERINGS["SUM"] = _reduction(lambda x, axes, keeps: x.sum(axes, keepdim=keeps, dtype=x.dtype))
-LOWERINGS["REDUCE_MAX"] = _reduction(lambda x, axes, keeps: x.amax(axes, keepdim=keeps))
-LOWERINGS["REDUCE_MIN"] = _reduction(lambda x, axes, keeps: x.amin(axes, keepdim=keeps))
-LOWERINGS |= {"REDUCE_PROD": _one_by_one(_product), "REDUCE_ANY": _one_by_one(torch.any)}
-LOWERINGS["REDUCE_ALL"] = _one_by_one(torch.all)
+LOWERINGS |= {
+    "MEAN": _reduction(_mean),
+    "SUM": _reduction(lambda x, axes, keeps: x.sum(axes, keepdim=keeps, dtype=x.dtype)),
+    "REDUCE_MAX": _reduction(lambda x, axes, keeps: x.amax(axes, keepdim=keeps)),
+    "REDUCE_MIN": _reduction(lambda x, axes, keeps: x.amin(axes, keepdim=keeps)),
+    "REDUCE_PROD": _one_by_one(lambda x, dim, keepdim: torch.prod(x, dim=dim, keepdim=keepdim, dtype=x.dtype)),
+    "REDUCE_ANY": _one_by_one(torch.any),
+    "REDUCE_ALL": _one_by_one(torch.all),
+}
 
 
 @lowering("ARG_MAX", "ARG_MIN")
@@ -412,8 +407,3 @@ def _softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
         raise operator.error(f"has beta {beta}", "beta of 1, the scores multiplied before")
     whole: Function = function if beta == 1.0 else lambda x: function(x * beta)
     build.compute(operator, whole, [build.read(operator, 0)])
-
-
-@lowering("LOG_SOFTMAX")
-def _log_softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
-    build.compute(operator, partial(torch.log_softmax, dim=-1), [build.read(operator, 0)])

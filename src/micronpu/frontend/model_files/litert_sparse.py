@@ -21,8 +21,8 @@ def dense(sparsity: Any, values: Array, shape: Sequence[int], place: str) -> Arr
     indices, or lists those of each entry of the level before it; see `SparsityParameters` in LiteRT's schema.
     """
     error = ModelError(f"{place} is stored in a sparse form that does not fit it.", hint="copy the file again")
-    order, blocks, levels = ([*(v if v is not None else ())] for v in (
-        sparsity.traversalOrder, sparsity.blockMap, sparsity.dimMetadata))  # fmt: skip
+    lists = (sparsity.traversalOrder, sparsity.blockMap, sparsity.dimMetadata)
+    order, blocks, levels = ([*(v if v is not None else ())] for v in lists)
     if sorted(order) != list(range(len(shape) + len(blocks))) or len(levels) != len(order):
         raise error
     found: list[npt.NDArray[np.int64]] = []  # of each level so far, the index of every entry

@@ -244,13 +244,8 @@ class Network(nn.Module):
     def keys(self) -> tuple[Hashable, ...]:
         return tuple(value.key for values in self.sources.values() for value in values)
 
-    def steps(self) -> Iterator[NetworkStep]:
-        """Yield the steps that outputs and states need, in order."""
-        for _, step in self.named_steps():
-            yield step
-
     def named_steps(self) -> Iterator[tuple[str, NetworkStep]]:
-        """Yield `steps` with the names of their child modules."""
+        """Yield the steps that outputs and states need, in order, with the names of their child modules."""
         for own in self.names:
             yield own, self._step(own)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 
 import torch
 from torch.nn import functional
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.model_files.network import Operand
-from micronpu.frontend.model_files.onnx_nodes import DAMAGED, DTYPES, OnnxNode, lowering
+from micronpu.frontend.model_files.network import Function, Operand
+from micronpu.frontend.model_files.onnx_nodes import DAMAGED, DTYPES, LOWERINGS, Lowering, OnnxNode, lowering
 from micronpu.frontend.model_files.onnx_operators import padded
 
 # ---------------------------------------------------------------- shapes
@@ -61,17 +62,31 @@ def _reshape(node: OnnxNode) -> None:
     node.emit(lambda x: x.reshape(sizes), [node.operand(0)])
 
 
-@lowering("Flatten")
-def _flatten(node: OnnxNode) -> None:
+def _flattened(node: OnnxNode) -> Function:
     rank, axis = node.meta(0).dim(), node.attribute("axis")
-    rows = math.prod(node.meta(0).shape[: axis + rank if axis < 0 else axis])
-    node.emit(lambda x: x.reshape(rows, -1))
+    return methodcaller("reshape", math.prod(node.meta(0).shape[: axis + rank if axis < 0 else axis]), -1)
 
 
-@lowering("Transpose")
-def _transpose(node: OnnxNode) -> None:
-    axes = node.attribute("perm") or list(reversed(range(node.meta(0).dim())))
-    node.emit(lambda x: x.permute(axes))
+def _transposed(node: OnnxNode) -> Function:
+    return methodcaller("permute", node.attribute("perm") or list(reversed(range(node.meta(0).dim()))))
+
+
+def _expanded(node: OnnxNode) -> Function:
+    sizes = torch.broadcast_shapes(tuple(node.meta(0).shape), tuple(node.integers(1) or ()))
+    return methodcaller("expand", sizes)
+
+
+def _of_first(make: Callable[[OnnxNode], Function]) -> Lowering:
+    """Return the lowering as a function of the first operand, by the node's attributes and constants."""
+    return lambda node: node.emit(make(node), [node.operand(0)])
+
+
+LOWERINGS |= {
+    "Flatten": _of_first(_flattened),
+    "Transpose": _of_first(_transposed),
+    "Expand": _of_first(_expanded),
+    "Tile": _of_first(lambda node: methodcaller("repeat", node.integers(1) or [])),
+}
 
 
 @lowering("Squeeze", "Unsqueeze")
@@ -85,18 +100,6 @@ def _squeeze(node: OnnxNode) -> None:
         for axis in sorted(a % rank for a in axes or ()):
             sizes.insert(axis, 1)
     node.emit(lambda x: x.reshape(sizes), [node.operand(0)])
-
-
-@lowering("Expand")
-def _expand(node: OnnxNode) -> None:
-    sizes = torch.broadcast_shapes(tuple(node.meta(0).shape), tuple(node.integers(1) or ()))
-    node.emit(lambda x: x.expand(sizes), [node.operand(0)])
-
-
-@lowering("Tile")
-def _tile(node: OnnxNode) -> None:
-    times = node.integers(1) or []
-    node.emit(lambda x: x.repeat(times), [node.operand(0)])
 
 
 @lowering("DepthToSpace", "SpaceToDepth")
@@ -345,23 +348,15 @@ def _one_hot(node: OnnxNode) -> None:
 @lowering("GridSample")
 def _grid_sample(node: OnnxNode) -> None:
     mode, border, corners = *node.attributes("mode", "padding_mode"), node.flag("align_corners")
-    known = {
-        "linear": "bilinear",
-        "bilinear": "bilinear",
-        "nearest": "nearest",
-        "cubic": "bicubic",
-        "bicubic": "bicubic",
-    }
+    known = dict.fromkeys(("linear", "bilinear"), "bilinear") | dict.fromkeys(("cubic", "bicubic"), "bicubic")
+    known["nearest"] = "nearest"
     if mode not in known:
         raise node.error(f"samples in the mode {mode}", f"one of {', '.join(known)}")
     node.constant(1)
     node.emit(partial(functional.grid_sample, mode=known[mode], padding_mode=border, align_corners=corners))
 
 
-_OF_DATA = ("NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit")
-
-
-@lowering(*_OF_DATA)
+@lowering("NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit")
 def _of_data(node: OnnxNode) -> None:
     found = (node.builder.values.get(name) for name in node.inputs if name)
     if node.kind in ("NonMaxSuppression", "StringSplit") or not all(isinstance(v, torch.Tensor) for v in found):
@@ -379,9 +374,6 @@ def _computed(node: OnnxNode) -> None:
     node.builder.by_reference(node)
 
 
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-
-
-@lowering(*_RANDOM)
+@lowering("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 def _random(node: OnnxNode) -> None:
     raise UnsupportedError(f"{node} draws random numbers.", hint="an input of the model in its place")

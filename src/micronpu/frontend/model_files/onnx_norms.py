@@ -109,7 +109,8 @@ def _short_time(node: OnnxNode) -> None:
     size = int(length) if length is not None else weights.numel() if weights is not None else 0
     if not size:
         raise node.error("has neither a window nor a length of frames", "one of them")
-    shape = _windowed(node, size, size // 2 + 1 if one_sided else size)
+    shape = size // 2 + 1 if one_sided else size
+    node.builder.check_shape(node.name, (2, size, shape))
     taper = torch.ones(size) if weights is None else weights
     waves = torch.stack(_waves(size, shape), 1).reshape(2 * shape, 1, size) * taper.double()
 
@@ -118,11 +119,6 @@ def _short_time(node: OnnxNode) -> None:
         return made.reshape(x.shape[0], shape, 2, -1).permute(0, 3, 1, 2)
 
     node.emit(spectrum, [node.operand(0), waves.float()])
-
-
-def _windowed(node: OnnxNode, size: int, bins: int) -> int:
-    node.builder.check_shape(node.name, (2, size, bins))
-    return bins
 
 
 @lowering("DFT")
@@ -136,7 +132,8 @@ def _transform(node: OnnxNode) -> None:
     size = int(length) if length is not None else x.shape[axis]
     if one_sided and inverse:
         raise node.error("is an inverse transform of one side", "onesided=0")
-    bins = _windowed(node, size, size // 2 + 1 if one_sided else size)
+    bins = size // 2 + 1 if one_sided else size
+    node.builder.check_shape(node.name, (2, size, bins))
     real, imaginary = (w.float() / (size if inverse else 1) for w in _waves(size, bins, inverse))
     given, complex_ = x.shape[axis], x.shape[-1] == 2
 

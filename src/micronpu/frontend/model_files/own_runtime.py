@@ -128,7 +128,7 @@ class _Comparison:
         values = self.network.given(row, states)
         for number, value in list(values.items()):
             values[number] = self._checked(number, value, None)
-        for step in self.network.steps():
+        for _, step in self.network.named_steps():
             operands = step.operands_from(values)
             results = self._in_integers(step, operands) or step.unquantized(operands)
             for i, (number, value) in enumerate(zip(step.results, results, strict=True)):
