@@ -36,10 +36,7 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that the process was started without (``>&-``).
-
-    Otherwise the next file that is opened gets its descriptor, and output of libraries is written to that file.
-    """
+    """Open /dev/null for each standard stream that is closed, so that no other file gets its descriptor and output."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         os.set_inheritable(number, True)
     os.close(number)
@@ -49,10 +46,7 @@ def _open_standard_streams() -> None:
 
 
 def _leave(code: object) -> NoReturn:
-    """End the process as `sys.exit` does, but without destroying Python's objects.
-
-    With torch loaded, destroying them takes as long as compiling a small network.
-    """
+    """End the process without destroying Python's objects: torch's take as long as compiling a small network."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
     atexit._run_exitfuncs()

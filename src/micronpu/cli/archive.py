@@ -242,10 +242,9 @@ def _record(kind: Any, value: Any, owner: str, field: str) -> None:
     if (refused := REFUSED.get(kind.__name__)) is not None:
         raise RefusedContentError(refused)
     hints = _hints(kind)
-    unknown = [key for key in _of(dict, value, owner, field) if key not in hints]
-    if unknown:
-        raise RefusedContentError(f"the field {shown(unknown[0])}, which a {kind.__name__} does not have")
-    for key, item in value.items():
+    for key, item in _of(dict, value, owner, field).items():
+        if key not in hints:
+            raise RefusedContentError(f"the field {shown(key)}, which a {kind.__name__} does not have")
         _walk(hints[key], item, kind.__name__, key)
 
 
@@ -309,21 +308,18 @@ def _one_of(names: frozenset[str]) -> Callable[[str], None]:
 
 
 def _matches(pattern: str) -> Callable[[str], None]:
-    compiled = re.compile(pattern, re.ASCII)
-
     def check(text: str) -> None:
-        if not compiled.fullmatch(text):
+        if not re.fullmatch(pattern, text, re.ASCII):
             raise RefusedContentError(f"the name {shown(text)} where it has no place")
 
     return check
 
 
-def _no_guard(text: str) -> None:
-    raise RefusedContentError(f"the guard {shown(text)}, which torch would run")
+def _refused(what: str, why: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        raise RefusedContentError(f"the {what} {shown(text)}, which {why}")
 
-
-def _no_symbol(text: str) -> None:
-    raise RefusedContentError(f"the size {shown(text)}, which is no number")
+    return check
 
 
 def _inputs(text: str) -> None:
@@ -335,16 +331,8 @@ def _inputs(text: str) -> None:
             _identifier(str(name))
 
 
-def _outputs(text: str) -> None:
-    _spec(text)
-
-
 def _spec(text: str) -> Any:
-    """Check the structure of inputs or outputs: tuples, lists and dictionaries; other types would import a module.
-
-    Returns:
-        the specification, or None.
-    """
+    """Check the structure of inputs or outputs: tuples, lists and dictionaries; other types would import a module."""
     if not text:
         return None
     parts = json.loads(text)
@@ -377,6 +365,13 @@ def _keys(spec: dict[str, Any]) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the class and the field of each entry CLASS.FIELD."""
+    for entry in text.split(","):
+        owner, _, field = entry.strip().partition(".")
+        yield owner, field
+
+
 REFUSED = {
     "CustomObjArgument": "an object that is no tensor",
     "InputToCustomObjSpec": "an object that is no tensor",
@@ -384,45 +379,31 @@ REFUSED = {
 }
 """Parts of the schema that torch.export writes only for models that cannot run on a microcontroller."""
 
-RULES: dict[tuple[str, str], Callable[[str], None]] = {
-    **{
-        (owner, field): _identifier
-        for owner, field in (
-            ("TensorArgument", "name"),
-            ("TokenArgument", "name"),
-            ("GraphArgument", "name"),
-            ("SymIntArgument", "as_name"),
-            ("SymFloatArgument", "as_name"),
-            ("SymBoolArgument", "as_name"),
-            ("InputToConstantInputSpec", "name"),
-            ("GradientToUserInputSpec", "user_input_name"),
-            ("UserInputMutationSpec", "user_input_name"),
-            ("Node", "name"),
-            ("Graph", "tensor_values key"),
-            ("Graph", "sym_int_values key"),
-            ("Graph", "sym_bool_values key"),
-            ("Graph", "sym_float_values key"),
-            ("Graph", "custom_obj_values key"),
-            ("Argument", "as_string_to_argument key"),
-            ("ModuleCallSignature", "forward_arg_names"),
-            ("NamedTupleDef", "field_names"),
-            ("ExportedProgram", "verifiers"),
-        )
-    },
-    **{
-        (owner, field): _path
-        for owner, field in (
-            ("InputToParameterSpec", "parameter_name"),
-            ("InputToBufferSpec", "buffer_name"),
-            ("InputToTensorConstantSpec", "tensor_constant_name"),
-            ("BufferMutationSpec", "buffer_name"),
-            ("ParameterMutationSpec", "parameter_name"),
-            ("GradientToParameterSpec", "parameter_name"),
-            ("ModuleCallEntry", "fqn"),
-            ("GraphModule", "treespec_namedtuple_fields key"),
-            ("PayloadConfig", "config key"),
-        )
-    },
+RULES: dict[tuple[str, str], Callable[[str], Any]] = {
+    **dict.fromkeys(
+        _fields(
+            """
+            TensorArgument.name, TokenArgument.name, GraphArgument.name, SymIntArgument.as_name,
+            SymFloatArgument.as_name, SymBoolArgument.as_name, InputToConstantInputSpec.name,
+            GradientToUserInputSpec.user_input_name, UserInputMutationSpec.user_input_name, Node.name,
+            Graph.tensor_values key, Graph.sym_int_values key, Graph.sym_bool_values key, Graph.sym_float_values key,
+            Graph.custom_obj_values key, Argument.as_string_to_argument key, ModuleCallSignature.forward_arg_names,
+            NamedTupleDef.field_names, ExportedProgram.verifiers
+            """
+        ),
+        _identifier,
+    ),
+    **dict.fromkeys(
+        _fields(
+            """
+            InputToParameterSpec.parameter_name, InputToBufferSpec.buffer_name, BufferMutationSpec.buffer_name,
+            InputToTensorConstantSpec.tensor_constant_name, ParameterMutationSpec.parameter_name,
+            GradientToParameterSpec.parameter_name, ModuleCallEntry.fqn, PayloadConfig.config key,
+            GraphModule.treespec_namedtuple_fields key
+            """
+        ),
+        _path,
+    ),
     ("NamedArgument", "name"): _argument,
     ("Node", "target"): check_operator,
     ("Argument", "as_operator"): check_operator,
@@ -435,11 +416,11 @@ RULES: dict[tuple[str, str], Callable[[str], None]] = {
     ("GraphModule", "metadata"): _note,
     ("Device", "type"): _matches(r"[a-z]{1,20}"),
     ("ModuleCallSignature", "in_spec"): _inputs,
-    ("ModuleCallSignature", "out_spec"): _outputs,
+    ("ModuleCallSignature", "out_spec"): _spec,
     ("ExportedProgram", "opset_version key"): _matches(r"\w{1,40}"),
     ("ExportedProgram", "torch_version"): _matches(r"[\w.+<=\-]{1,80}"),
-    ("ExportedProgram", "range_constraints key"): _no_symbol,
-    ("ExportedProgram", "guards_code"): _no_guard,
+    ("ExportedProgram", "range_constraints key"): _refused("size", "is no number"),
+    ("ExportedProgram", "guards_code"): _refused("guard", "torch would run"),
     ("PayloadMeta", "path_name"): _matches(r"(weight|tensor)_\d{1,9}"),
 }
 """Rule of each text, by the class and the field of torch's schema; a text may also be a key of the field.

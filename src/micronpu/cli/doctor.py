@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import re
@@ -127,15 +128,16 @@ def _held(usage: Usage) -> str:
     return f"{plural(usage.entries, 'answer')} of {usage.bytes / 2**20:.1f} MiB"
 
 
-def _examine_cache() -> Dependency:
+def _examine_cache() -> Iterator[Dependency]:
     usage = CACHE.usage()
+    why, found = usage.why, ""
     if usage.folder is not None:
         try:
             check_new_folder(usage.folder)
+            found = f"{_held(usage)}, {usage.folder}"
         except FileError as error:
-            return Dependency("cache", "", False, f"another {FOLDER}; {error.what}", needed=False)
-    found = f"{_held(usage)}, {usage.folder}" if usage.folder is not None else ""
-    return Dependency("cache", found, usage.folder is not None, f"another {FOLDER}; {usage.why}", needed=False)
+            why = error.what
+    yield Dependency("cache", found, bool(found), f"another {FOLDER}; {why}", needed=False)
 
 
 def _print(findings: Sequence[Dependency], here: str) -> None:
@@ -166,14 +168,12 @@ def examine() -> Iterator[Dependency]:
         version = installed(name)
         found = f"{version} ({limits})" if version else ""
         yield Dependency(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
-    yield from _examine_plugin()
-    yield _examine_cache()
-    yield from _examine_boards()
-    yield from examine_build()
-    yield from _examine_simulator()
-    yield from _examine_vendors()
-    yield from _examine_networks()
-    yield from _examine_extensions()
+    for examined in (
+        *(_examine_plugin, _examine_cache, _examine_boards, examine_build, _examine_simulator),
+        *(_examine_vendors, _examine_networks, _examine_extensions),
+    ):
+        with contextlib.suppress(ImportError):  # NumPy is missing, see above
+            yield from examined()
 
 
 def examine_upstream(*, every: bool) -> Iterator[Dependency]:
@@ -206,22 +206,17 @@ def examine_upstream(*, every: bool) -> Iterator[Dependency]:
 
 def _examine_boards() -> Iterator[Dependency]:
     """Yield the dependencies of emulated boards: QEMU and Arm's runners."""
-    try:
-        from micronpu.board.gdb import BoardError
-        from micronpu.board.qemu import QEMU, find_qemu, how_to_install
-        from micronpu.board.runners import INSTALL, package
-    except ImportError:
-        return  # NumPy is missing, see above
-    for_boards = "for emulated boards"
+    from micronpu.board.gdb import BoardError
+    from micronpu.board.qemu import QEMU, find_qemu, how_to_install
+    from micronpu.board.runners import INSTALL, package
+
     try:
         path, version = find_qemu()
         yield Dependency(QEMU, f"{'.'.join(map(str, version))}, {path}", True, needed=False)
     except BoardError as error:
-        remedy = error.hint or how_to_install()
-        yield Dependency(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
+        yield Dependency(QEMU, "", False, f"{error.hint or how_to_install()}, for emulated boards", needed=False)
     runners = package()
-    there = all(runner.installed() for runner in runners.runners)
-    remedy = f"{INSTALL}, {for_boards}"
+    there, remedy = all(runner.installed() for runner in runners.runners), f"{INSTALL}, for emulated boards"
     yield Dependency(runners.name, runners.version if there else "", there, remedy, needed=False)
 
 
@@ -237,10 +232,8 @@ def examine_build() -> Iterator[Dependency]:
 
 def _examine_simulator() -> Iterator[Dependency]:
     """Yield the dependencies of the vendor's simulator for programs for silicon."""
-    try:
-        from micronpu.board.nsys_tools import chips, examine
-    except ImportError:
-        return  # NumPy is missing, see above
+    from micronpu.board.nsys_tools import chips, examine
+
     for found in examine(next(iter(chips()))):
         remedy = f"{found.remedy}, for programs of the SDK without a board"
         yield Dependency(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
@@ -255,15 +248,12 @@ def _examine_vendors() -> Iterator[Dependency]:
                 continue
             try:
                 yield Dependency(package, backend.try_vendor(package), True, needed=False)
-            except ImportError:
-                return  # NumPy is missing, see above
             except MicroNpuError as error:
                 yield Dependency(package, error.what, False, error.hint, needed=False)
 
 
 def _examine_networks() -> Iterator[Dependency]:
-    """Yield torchvision, if installed: a separate process imports it, as its compiled operators need one build of
-    torch."""
+    """Yield torchvision, if installed: a separate process imports it, since it may be of another torch."""
     if importlib.util.find_spec("torchvision") is None:
         return
     command = [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"]
@@ -283,10 +273,8 @@ def _examine_extensions() -> Iterator[Dependency]:
 
 
 def _examine_plugin() -> Iterator[Dependency]:
-    try:
-        from micronpu.host.build import cache_directory, check_cache, find_compiler, has_prebuilt
-    except ImportError:
-        return  # NumPy is missing, see above
+    from micronpu.host.build import cache_directory, check_cache, find_compiler, has_prebuilt
+
     if has_prebuilt():
         yield Dependency("plug-in", "compiled, in the package", True)
         return

@@ -143,11 +143,8 @@ def run_program(
     if time_limit is not None:
         options = replace(options, time_limit=time_limit or None)
     with ArrayProgram(path, options) as program:
-        notes = (
-            [_NOTES[program.digest.value].format(path)]
-            if program.is_isolated and program.digest.value in _NOTES
-            else []
-        )
+        note = _NOTES.get(program.digest.value) if program.is_isolated else None
+        notes = [] if note is None else [note.format(path)]
         callback("load", 1.0)
         arrays = _in_order(loaded, program, str(path))
         if not rows:
@@ -161,7 +158,7 @@ def run_program(
             results = _traced(path, options, given, trace)
             notes.append(f"Wrote {trace}.")
         if profile is not None:
-            results = _profiled(path, options, given, profile)
+            results = _profiled(path, options, given, profile, values=True)
             notes.append(f"Wrote {profile} and {profile}{VALUES}.")
         elif trace is None:
             results = _run_rows(program, given, callback) if rows else list(program.run_arrays(*given))
@@ -173,23 +170,22 @@ def run_program(
     wrote: list[str] = []
     if folder is not None:
         make_folder(folder)
-    for number, result in enumerate(results):
-        if folder is None or result is None:
-            continue
-        memory = io.BytesIO()
-        np.save(memory, np.asarray(result))
-        wrote.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
+        for number, result in ((i, r) for i, r in enumerate(results) if r is not None):
+            memory = io.BytesIO()
+            np.save(memory, np.asarray(result))
+            wrote.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
     return RunResult(tuple(results), tuple(notes), tuple(wrote), program.output_names)
 
 
-def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:
-    """Run once with an ETDump; return the outputs as arrays."""
+def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path, *, values: bool) -> list[Any]:
+    """Run once with an ETDump, of times alone or of values too; return the outputs as arrays."""
     import torch
 
     from micronpu.runtime import HostProgram
 
+    given = [torch.from_numpy(array.copy()) for array in arrays]
     with HostProgram(path, options) as program:
-        results = program.record(*(torch.from_numpy(np_array.copy()) for np_array in arrays), path=etdump)
+        results = program.record(*given, path=etdump) if values else program.profile(*given, etdump=etdump)
     return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
 
 
@@ -204,16 +200,13 @@ def _check_recording(option: str, place: Path | None, rows: bool) -> None:
 
 def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[Any]:
     """Run once and write its times; return the outputs as arrays."""
-    import torch
-
     from micronpu.report.views.chrome import recorded_trace
-    from micronpu.runtime import HostProgram
 
-    with tempfile.TemporaryDirectory() as folder, HostProgram(path, options) as program:
+    with tempfile.TemporaryDirectory() as folder:
         etdump = Path(folder) / "run.etdump"
-        results = program.profile(*(torch.from_numpy(array.copy()) for array in arrays), etdump=etdump)
+        results = _profiled(path, options, arrays, etdump, values=False)
         write_file(trace, recorded_trace(etdump, f"{path.name} on this machine").encode())
-    return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
+    return results
 
 
 def _recorded(path: Path, etdump: Path, trace: Path | None) -> RunResult:
@@ -257,16 +250,11 @@ def _in_order(loaded: Sequence[tuple[str, str, Array]], program: ArrayProgram, p
             hint="--input x.npy, once per input, in order",
         )
     for _, what, array in loaded:
-        _check_type(what, array)
+        if array.dtype.kind not in "biufc":  # numbers and booleans
+            raise ModelError(
+                f"The array {what} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
+            )
     return [(what, array) for _, what, array in loaded]
-
-
-def _check_type(name: str, array: Array) -> None:
-    """Refuse arrays of anything but numbers and booleans."""
-    if array.dtype.kind not in "biufc":
-        raise ModelError(
-            f"The array {name} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
-        )
 
 
 def _check_single(arrays: Sequence[tuple[str, Array]], inputs: Sequence[TensorSignature | None]) -> None:

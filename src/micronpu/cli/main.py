@@ -291,13 +291,13 @@ def _check_float(context: typer.Context, wanted: bool) -> None:
     """Refuse options about quantization or NPUs for a float program."""
     if not wanted:
         return
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if other := [name for name in given if name not in _WITH_FLOAT]:
-        raise OptionError(
-            f"--float makes ExecuTorch's own program, for which {console.flag_of(other[0])} has no meaning.",
-            hint="one of the two",
-        )
+    for name in (name for name in context.params if name not in _WITH_FLOAT):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise OptionError(
+                f"--float makes ExecuTorch's own program, for which {console.flag_of(name)} has no meaning.",
+                hint="one of the two",
+            )
 
 
 def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
@@ -324,11 +324,7 @@ def _report_on(program: CompiledProgram, data: CalibrationInputs, reports: Repor
 
 
 def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bool, manifest: bool) -> None:
-    """Check that all outputs can be written, in the form that the options select.
-
-    Args:
-        files: the program's first.
-    """
+    """Check that all outputs, the program first, can be written in the form that the options select."""
     if vela and (files[0] is None or files[0].suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     if manifest and files[0] is not None and files[0].suffix == ".tflite":
@@ -486,32 +482,19 @@ def inspect(
     debug: console.Debug = False,
 ) -> None:
     """Show the contents of a .pte program: inputs, outputs, host operators, and the blocks of each NPU payload."""
-    from micronpu.cli.inspection import inspect_pte
+    from micronpu.cli.inspection import inspect_pte, inspection_view
 
     with console.at_work("read"):
         found = inspect_pte(read_file(program), str(program))
     if json:
         console.print_json(found.to_dict())
     else:
-        from micronpu.cli.inspection import inspection_view
-
         console.output().print(inspection_view(found))
 
 
 app.command(cls=Command)(evaluate)
-app.command(cls=Command)(takes_npu_options("blame")(blame))
-app.command(cls=Command)(takes_npu_options("fix")(fix))
-app.command(cls=Command)(takes_npu_options("advise")(advise))
-app.command(cls=Command)(compare)
-app.command(cls=Command)(calibrate)
-app.command(cls=Command)(diff)
-app.command(cls=Command)(reproduce)
-app.command(cls=Command)(deploy)
-app.command(cls=Command)(image)
-app.command(cls=Command)(new)
-app.command(cls=Command)(doctor)
-app.command(cls=Command)(disassemble)
-app.command(cls=Command)(explore)
-app.command(cls=Command)(targets)
-app.command(cls=Command)(passes)
+for _name, _command in (("blame", blame), ("fix", fix), ("advise", advise)):
+    app.command(cls=Command)(takes_npu_options(_name)(_command))
+for _plain in (compare, calibrate, diff, reproduce, deploy, image, new, doctor, disassemble, explore, targets, passes):
+    app.command(cls=Command)(_plain)
 app.add_typer(board_app, name="board", help="Run programs and firmware on an emulated board, or firmware on yours.")

@@ -68,9 +68,7 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
 def _imported(library: str) -> None:
     """Import a library of networks, even if torchvision's compiled operators are for another torch.
 
-    Networks do not need these operators: two schemas that torchvision's Python part looks up are defined instead.
-    Detectors
-    fail at their first call of one.
+    Only detectors need these operators: two schemas that torchvision's Python part looks up are defined instead.
     """
     try:
         importlib.import_module(library)
@@ -82,10 +80,6 @@ def _imported(library: str) -> None:
         for name in ("nms", "qnms"):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         importlib.import_module(library)
-
-
-def _torchvision_names() -> Sequence[str]:
-    return list(importlib.import_module("torchvision.models").list_models())
 
 
 def _torchvision(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
@@ -108,6 +102,6 @@ def _timm(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
 
 
 _LIBRARIES: dict[str, tuple[Callable[[], Sequence[str]], Callable[[str, bool], tuple[Any, Sequence[int]]]]] = {
-    "torchvision": (_torchvision_names, _torchvision),
+    "torchvision": (lambda: importlib.import_module("torchvision.models").list_models(), _torchvision),
     "timm": (_timm_names, _timm),
 }
