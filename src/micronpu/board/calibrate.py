@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from micronpu.base.errors import OptionError
 from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog
@@ -26,8 +26,6 @@ from micronpu.report.operations import Operation
 from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS
 
-FORMAT, VERSION = "micronpu calibration", 1
-"""Format and version of the JSON form."""
 _NPU = "NPU"
 """Processor of the latency of the NPU itself; invocation overhead and core follow it."""
 _DELEGATE = "DelegateCall"
@@ -104,11 +102,8 @@ class MemoryCalibration:
     beats: Mapping[str, tuple[int, int]]
     holds: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
+    def to_json(self) -> str:
+        return json.dumps({"format": "micronpu calibration", "version": 1, **encode(self)}, indent=2)
 
 
 _Constants = tuple[Mapping[str, float], float]

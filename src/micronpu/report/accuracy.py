@@ -349,12 +349,12 @@ class Agreement:
     def __str__(self) -> str:
         if self.reason:
             return f"The program was not compared with the quantized model: {self.reason}."
-        inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
+        where = f"Against the quantized model, on {plural(self.inputs, 'input')}"
         if self.equal == 1.0:
-            return f"Against the quantized model, on {inputs}: the same {plural(self.elements, 'value')}."
+            return f"{where}: the same {plural(self.elements, 'value')}."
         text = (
-            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} values equal, the others "
-            f"at most {self.largest:.3g} LSB off, where rounding explains {self.bound:.3g}."
+            f"{where}: {self.equal:.1%} of {self.elements:,} values equal, the others at most {self.largest:.3g} LSB "
+            f"off, where rounding explains {self.bound:.3g}."
         )
         if self.hanging:
             results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"
@@ -488,9 +488,6 @@ class Evaluation(JsonReport):
         kind = "gain" if (difference.value > 0) == self.larger_is_better else "loss"
         kind, cause = ("difference", "noise") if difference.is_noise else (kind, "more than chance")
         return f"The {kind} of {size} in {self.metric} is {cause} ({chance}): {counts}."
-
-    def __str__(self) -> str:
-        return "\n".join([self.verdict, *self.notes])
 
 
 Z = 1.959963984540054

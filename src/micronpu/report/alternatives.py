@@ -241,12 +241,6 @@ class Idea:
         """True if it saves more than `WORTH` of the time."""
         return self.ratio is not None and self.ratio < 1 - WORTH
 
-    def __str__(self) -> str:
-        if self.ratio is None:
-            return f"{self.name}: {self.failure or 'there is no estimate of its time'}"
-        percent = 100 * (self.ratio - 1)
-        return f"{self.name}: {percent:+.0f} % time, {self.results}. {self.how}"
-
 
 @dataclass(frozen=True, repr=False)
 class Advice(JsonReport):
@@ -286,10 +280,3 @@ class Advice(JsonReport):
         if not self.worth:
             return f"{tried}: none saves time."
         return f"{tried}: {len(self.worth)} of them {'saves' if len(self.worth) == 1 else 'save'} time."
-
-    def __str__(self) -> str:
-        lines = [self.summary, *(f"  - {spot}" for spot in self.hotspots[:5])]
-        lines += [f"  - {idea}" for idea in self.worth]
-        if self.together is not None:
-            lines.append(f"  - {self.together}")
-        return "\n".join(lines)

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from micronpu.base.docstrings import docstring
-from micronpu.base.errors import InternalError
+from micronpu.base.errors import FileError, InternalError
+from micronpu.base.parsing import parse_json
 
 KEY, FLAT = "json key", "json flat"
 """Keys of the metadata of fields, see `named` and `flat`."""
@@ -71,6 +72,35 @@ def decode(kind: type[Value], data: Any) -> Value:
     """
     result: Value = _decode(kind, data, "")
     return result
+
+
+def decode_text(kind: type[Value], text: str | bytes, form: tuple[str, int], name: str, hint: str) -> Value:
+    """Return a value of a class from a user's JSON text.
+
+    Args:
+        form: name and version of the format, such as "micronpu report".
+        name: of the text in messages.
+        hint: what writes such a text.
+
+    Raises:
+        FileError: it is none of this format and version, or damaged.
+    """
+    what = form[0].rpartition(" ")[2]
+    try:
+        data = parse_json(text)
+    except ValueError as error:
+        raise FileError(f"{name} is not a {what}: it is not JSON ({error}).", hint=hint) from error
+    if not isinstance(data, dict) or data.get("format") != form[0]:
+        raise FileError(f'{name} is not a {what}: it has no "format": "{form[0]}".', hint=hint)
+    if data.get("version") != form[1]:
+        raise FileError(
+            f"{name} is a {what} of version {data.get('version')!r}, but this micronpu reads version {form[1]}.",
+            hint="the micronpu that wrote it, or compile the model again",
+        )
+    try:
+        return decode(kind, data)
+    except DecodeError as error:
+        raise FileError(f"{name} is a damaged {what}: {error}.", hint=hint) from error
 
 
 # ---------------------------------------------------------------- reading

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file, write_file
-from micronpu.base.parsing import parse_json
 from micronpu.report.accuracy import Agreement, ProgramAccuracy, decibel_text
-from micronpu.report.codec import DecodeError, decode, encode
+from micronpu.report.codec import decode_text, encode
 from micronpu.report.diagnosis import Blame
 from micronpu.report.memory import PROGRAM, MemoryReport, Region
 from micronpu.report.operations import BusTraffic, IOTensor, Latency, Operation, ResidentPrice, StateRow, idle_hotspot
@@ -251,11 +250,8 @@ class DelegationReport(JsonReport):
         Raises:
             FileError: it cannot be read, is no report, or has another version.
         """
-        try:
-            text = read_file(path, "The report").decode()
-        except UnicodeDecodeError as error:
-            raise FileError(f"{path} is not a report: it is not text.", hint=_WRITE_ONE) from error
-        return cls.from_json(text, str(path))
+        form = cls.FORMAT, cls.VERSION
+        return decode_text(cls, read_file(path, "The report"), form, str(path), _WRITE_ONE)
 
     @classmethod
     def from_json(cls, text: str, name: str = "The text") -> DelegationReport:
@@ -270,22 +266,7 @@ class DelegationReport(JsonReport):
         if not isinstance(text, str):
             raise FileError(f"A {type(text).__name__} is given as the text of a report.", hint=_WRITE_ONE)
         check_text("name", name)
-        try:
-            data = parse_json(text)
-        except ValueError as error:
-            raise FileError(f"{name} is not a report: it is not JSON ({error}).", hint=_WRITE_ONE) from error
-        if not isinstance(data, dict) or data.get("format") != cls.FORMAT:
-            raise FileError(f'{name} is not a report: it has no "format": "{cls.FORMAT}".', hint=_WRITE_ONE)
-        if data.get("version") != cls.VERSION:
-            raise FileError(
-                f"{name} is a report of version {data.get('version')!r}, but this micronpu reads version "
-                f"{cls.VERSION}.",
-                hint="the micronpu that wrote it, or compile the model again",
-            )
-        try:
-            return decode(cls, data)
-        except DecodeError as error:
-            raise FileError(f"{name} is a damaged report: {error}.", hint=_WRITE_ONE) from error
+        return decode_text(cls, text, (cls.FORMAT, cls.VERSION), name, _WRITE_ONE)
 
     def to_html(self, path: str | os.PathLike[str], blame: Blame | None = None) -> None:
         """Write one self-contained page that needs no network.
@@ -304,8 +285,8 @@ class DelegationReport(JsonReport):
         if not self.has_npu:
             count = len(self.verdicts) - len(self.in_float)
             return f"{count} of {len(self.verdicts)} operators in int8 on {self.target}"
-        calls = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
-        return f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target} in {calls}"
+        on_npu = f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target}"
+        return f"{on_npu} in {plural(self.partitions, 'partition')}"
 
     def _repr_html_(self) -> str:
         """Return the page for a notebook, isolated from the notebook's styles."""

@@ -110,18 +110,6 @@ class Blame(JsonReport):
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
         return f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."
 
-    def __str__(self) -> str:
-        lines = [self.summary]
-        for layer in self.layers:
-            share = f"{layer.share:.0%} of the error, " if layer.share is not None else ""
-            where = f" ({layer.source})" if layer.source else ""
-            hint = f" Try: {layer.advice}." if layer.advice else ""
-            lines.append(
-                f"  - `{layer.node}`{where}: {share}own {decibel_text(layer.own)}, inherited "
-                f"{decibel_text(layer.inherited)}.{hint}"
-            )
-        return "\n".join(lines)
-
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {
     "output": lambda layer: -layer.share if layer.share is not None else math.inf,
@@ -224,14 +212,6 @@ class Fixes(JsonReport):
         most = math.inf if default.cycles is None else _FREE * default.cycles
         free = [c for c in self.choices if c.cycles is None or c.cycles <= most]
         return max(free, key=lambda choice: choice.gain.value if choice.gain is not None else 0.0)
-
-    def __str__(self) -> str:
-        lines = [self.summary]
-        for choice in self.choices:
-            cycles = f", {choice.cycles:,} cycles" if choice.cycles is not None else ""
-            gain = f" ({choice.gain})" if choice.gain is not None else ""
-            lines.append(f"  - {choice.name}: {choice.sqnr:.1f} dB{gain}{cycles}, {choice.bytes:,} bytes")
-        return "\n".join(lines)
 
     @property
     def summary(self) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import check_name, read_file, write_file
-from micronpu.base.parsing import parse_json
-from micronpu.report.codec import DecodeError, decode, encode
+from micronpu.report.codec import decode_text, encode
 from micronpu.report.texts import plural
 
 WHOLE = ""
@@ -77,34 +76,26 @@ class Cause:
     after: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name.capitalize()}: {self._what}."
-
-    @property
-    def _what(self) -> str:
-        if not self.parts:
-            return "another one, and a manifest of each would say where"
-        entries = [_change(self.name, *values) for values in zip(self.parts, self.before, self.after, strict=True)]
-        more = len(entries) - _MOST
-        return ", ".join(entries[:_MOST]) + (f" and {plural(more, 'other part')}" if more > 0 else "")
+        what = "another one, and a manifest of each would say where"
+        if self.parts:
+            entries = [_change(self.name, *values) for values in zip(self.parts, self.before, self.after, strict=True)]
+            more = len(entries) - _MOST
+            what = ", ".join(entries[:_MOST]) + (f" and {plural(more, 'other part')}" if more > 0 else "")
+        return f"{self.name.capitalize()}: {what}."
 
 
 def causes(before: Basis, after: Basis) -> tuple[Cause, ...]:
     """Return the differences between the bases of two programs, in the order of the fields."""
-    return tuple(_causes(before, after))
-
-
-def _causes(before: Basis, after: Basis) -> Iterator[Cause]:
-    coarse = before.is_whole or after.is_whole
+    coarse, found = before.is_whole or after.is_whole, []
     for own in fields(Basis):
         first, second = getattr(before, own.name), getattr(after, own.name)
-        if coarse:
-            if _whole(first) != _whole(second):
-                yield Cause(own.name)
-            continue
         parts = [name for name in dict.fromkeys((*first, *second)) if first.get(name) != second.get(name)]
-        if parts:
+        if coarse and _whole(first) != _whole(second):
+            found.append(Cause(own.name))
+        elif parts and not coarse:
             values = [tuple(entries.get(name, "") for name in parts) for entries in (first, second)]
-            yield Cause(own.name, tuple(parts), *values)
+            found.append(Cause(own.name, tuple(parts), *values))
+    return tuple(found)
 
 
 def _whole(entries: Mapping[str, str]) -> str:
@@ -190,22 +181,7 @@ class Manifest:
         Raises:
             FileError: it cannot be read, is no manifest, or has another version.
         """
-        data = read_file(path, "The manifest")
-        try:
-            found = parse_json(data.decode())
-        except ValueError as error:
-            raise FileError(f"{path} is no manifest: it is not JSON.", hint=_WRITE_ONE) from error
-        if not is_manifest(found):
-            raise FileError(f'{path} is no manifest: it has no "format": "{FORMAT}".', hint=_WRITE_ONE)
-        if found.get("version") != VERSION:
-            raise FileError(
-                f"{path} is a manifest of version {found.get('version')!r}, but this micronpu reads version {VERSION}.",
-                hint="the micronpu that wrote it, or compile the model again",
-            )
-        try:
-            return decode(cls, found)
-        except DecodeError as error:
-            raise FileError(f"{path} is a damaged manifest: {error}.", hint=_WRITE_ONE) from error
+        return decode_text(cls, read_file(path, "The manifest"), (FORMAT, VERSION), str(path), _WRITE_ONE)
 
     def check_program(self, path: str | os.PathLike[str]) -> None:
         """Refuse a program that does not belong to the manifest.
@@ -220,8 +196,3 @@ class Manifest:
                 f"{name} is not the program that {self.beside(name)} was written for: its bytes are others.",
                 hint="compile it again with --manifest",
             )
-
-
-def is_manifest(data: object) -> bool:
-    """Return True if parsed JSON is a manifest."""
-    return isinstance(data, Mapping) and data.get("format") == FORMAT

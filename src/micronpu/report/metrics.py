@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,71 +96,59 @@ def f1(predicted: Array, labels: Array, classes: int) -> float:
     return float(np.mean(found)) if found else math.nan
 
 
-def _refuse(what: str, hint: str) -> None:
-    raise ModelError(what, hint=hint)
-
-
 def _check_classes(outputs: Array, labels: Array) -> None:
     if outputs.ndim != 2 or outputs.shape[1] < 2:
-        _refuse(
+        raise ModelError(
             f"The output has shape [N, {', '.join(map(str, outputs.shape[1:]))}], of which no class can be read.",
-            "an output [N, classes], --output for another one, or a metric of your own, file.py:function",
+            hint="an output [N, classes], --output for another one, or a metric of your own, file.py:function",
         )
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
-        _refuse(
+        raise ModelError(
             f"The labels are {labels.dtype}{list(labels.shape)}; class numbers, an integer for each row, are expected.",
-            "labels.argmax(1) of one-hot labels, labels.astype(int)",
+            hint="labels.argmax(1) of one-hot labels, labels.astype(int)",
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= outputs.shape[1]:
-        _refuse(
+        raise ModelError(
             f"The labels go from {low} to {high}, but the output has {outputs.shape[1]} classes.",
-            "classes numbered from 0, in the order of the model's output",
+            hint="classes numbered from 0, in the order of the model's output",
         )
 
 
 def _check_binary(outputs: Array, labels: Array) -> None:
     if outputs.ndim > 2 or (outputs.ndim == 2 and outputs.shape[1] > 2):
-        _refuse(
+        raise ModelError(
             f"The output has shape [N, {', '.join(map(str, outputs.shape[1:]))}]; for the area under the ROC curve one "
             "score per row is expected, or two classes.",
-            "a metric of your own, file.py:function, which makes a score of it",
+            hint="a metric of your own, file.py:function, which makes a score of it",
         )
     found = set(np.unique(labels).tolist())
     if labels.ndim != 1 or found != {0, 1}:
         shown = ", ".join(map(str, sorted(found)[:5]))
-        _refuse(
+        raise ModelError(
             f"The labels are {labels.dtype}{list(labels.shape)} with the values {shown}; 0 and 1, both of them, are "
             "expected.",
-            "labels of shape [N]: 1 for what should score high",
+            hint="labels of shape [N]: 1 for what should score high",
         )
 
 
 def _check_values(outputs: Array, labels: Array) -> None:
     if labels.shape != outputs.shape and labels.size != outputs.size:
-        _refuse(
+        raise ModelError(
             f"The labels have shape {list(labels.shape)} and the outputs {list(outputs.shape)}.",
-            "labels of the outputs' shape",
+            hint="labels of the outputs' shape",
         )
     if labels.dtype.kind not in "iufb" or not np.isfinite(labels.astype(np.float64)).all():
-        _refuse("The labels hold what is no finite number.", "rows without NaN")
+        raise ModelError("The labels hold what is no finite number.", hint="rows without NaN")
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("top1", lambda y, t, _: float(_right(y, t).mean()), _check_classes, right=_right, is_builtin=True),
-        Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary, is_builtin=True),
-        Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes, is_builtin=True),
-        Metric(
-            "mae",
-            lambda y, t, _: float(np.abs(y - t.reshape(y.shape)).mean()),
-            _check_values,
-            larger_is_better=False,
-            is_builtin=True,
-        ),
-    )
-}
+_BUILTIN = (
+    Metric("top1", lambda y, t, _: float(_right(y, t).mean()), _check_classes, right=_right),
+    Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary),
+    Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes),
+    Metric("mae", lambda y, t, _: float(np.abs(y - t.reshape(y.shape)).mean()), _check_values, larger_is_better=False),
+)
+METRICS: dict[str, Metric] = {metric.name: replace(metric, is_builtin=True) for metric in _BUILTIN}
 """Metrics with a name."""
 
 

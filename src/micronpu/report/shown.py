@@ -49,7 +49,7 @@ _WIDTH = 160
 class Shown:
     """A value that is printed as commands show it, with a short repr, and a notebook view that equals the terminal's.
 
-    A class may override the text and the notebook view.
+    A class may override the notebook view.
 
     Dataclasses are made with ``repr=False``: their own repr would show all fields, including bytes and thousands of
     rows.

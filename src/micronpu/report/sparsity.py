@@ -115,20 +115,6 @@ class SparsityReport(JsonReport):
         """Return the points as a picture: cycles to the right, loss upwards."""
         return str(shown(self, "plot"))
 
-    def __str__(self) -> str:
-        lines = [self.summary()]
-        for i, point in enumerate(self.points):
-            mark = "*" if i == self.chosen else " "
-            lines.append(
-                f" {mark} {len(point.layers):3} sparse  {point.cycles:>12,} cycles  {point.bytes:>10,} bytes  "
-                f"loss {point.loss:.4f}"
-            )
-        for layer in self.layers:
-            state = "sparse" if layer.sparse else "dense"
-            cycles = f" {layer.cycles_dense:,} -> {layer.cycles:,} cycles" if layer.cycles_dense else ""
-            lines.append(f"  - {layer.name}: {state}{cycles}{f'; {layer.why}' if layer.why else ''}")
-        return "\n".join([*lines, *self.notes])
-
 
 def _better(q: SparsePoint, p: SparsePoint) -> bool:
     """Return True if a point is nowhere worse than another one, and somewhere better."""

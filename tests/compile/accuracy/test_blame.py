@@ -126,7 +126,7 @@ def test_a_single_scale_for_weights_is_blamed():
     assert sum(layer.share for layer in got.layers) == pytest.approx(1.0)
     by_own = got.sorted("own")
     assert [layer.own for layer in by_own.layers] == sorted(layer.own for layer in got.layers)
-    assert "`linear_1`" in str(got) and "that also calibrated" in got.summary
+    assert "linear_1  linear + relu" in str(got) and "that also calibrated" in got.summary
 
 
 class Loud(nn.Module):

@@ -53,17 +53,8 @@ def chrome_trace(report: DelegationReport) -> str:
         }
         for row, cycles in spans.items():
             if cycles:
-                events.append(
-                    {
-                        "ph": "X",
-                        "pid": _PROCESS,
-                        "tid": rows.index(row),
-                        "name": operation.name,
-                        "ts": round(begin, 3),
-                        "dur": round(cycles * unit, 3),
-                        "args": args if row == _WHOLE else {},
-                    }
-                )
+                own = args if row == _WHOLE else {}
+                events.append(_span(rows.index(row), operation.name, begin, cycles * unit, own))
         begin += cost.cycles * unit
     return _file(events, "cycles" if in_cycles else "microseconds", "estimates, not measured")
 
@@ -108,29 +99,21 @@ def recorded_trace(etdump: Path, title: str) -> str:
         said = [part.decode(errors="replace") for part in event.raw_delegate_debug_metadatas if isinstance(part, bytes)]
         name = next(filter(None, said), "") if inside else ""
         args = {"block": block, "operators": ", ".join(event.op_types), "identifier": str(event.name)}
-        events.append(
-            {
-                "ph": "X",
-                "pid": _PROCESS,
-                "tid": int(inside),
-                "name": name or str(event.name),
-                "ts": round(begin - first, 3),
-                "dur": round(duration, 3),
-                "args": {key: value for key, value in args.items() if value},
-            }
-        )
+        args = {key: value for key, value in args.items() if value}
+        events.append(_span(int(inside), name or str(event.name), begin - first, duration, args))
     return _file(events, "microseconds", "recorded")
+
+
+def _span(row: int, name: str, begin: float, duration: float, args: dict[str, Any]) -> dict[str, Any]:
+    times = {"ts": round(begin, 3), "dur": round(duration, 3)}
+    return {"ph": "X", "pid": _PROCESS, "tid": row, "name": name, **times, "args": args}
 
 
 def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
     """Return events with the names of the process and its rows."""
-    return [
-        {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": title}},
-        *(
-            {"ph": "M", "pid": _PROCESS, "tid": i, "name": "thread_name", "args": {"name": row}}
-            for i, row in enumerate(rows)
-        ),
-    ]
+    of_rows = [{"tid": i, "name": "thread_name", "args": {"name": row}} for i, row in enumerate(rows)]
+    named = [{"name": "process_name", "args": {"name": title}}, *of_rows]
+    return [{"ph": "M", "pid": _PROCESS, **names} for names in named]
 
 
 def _file(events: list[dict[str, Any]], unit: str, figures: str) -> str:
