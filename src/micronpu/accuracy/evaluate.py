@@ -63,12 +63,7 @@ def paired_share(worse: int, better: int, rows: int) -> tuple[float, float]:
 
 
 def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int) -> Array:
-    """Scores of resamples: [resamples, number of scores].
-
-    Args:
-        score: returns scores of several programs on the samples with these indices.
-        rows: number of samples to draw from, with replacement.
-    """
+    """Scores of resamples: [resamples, number of scores]."""
     random = np.random.default_rng(0)
     found: list[tuple[float, ...]] = []
     start = time.perf_counter()
@@ -399,11 +394,7 @@ def _run_rows(
     begins: Collection[int] = (),
     reset: Callable[[], None] = lambda: None,
 ) -> Array:
-    """Return one output for all samples.
-
-    Args:
-        begins: indices of samples before which ``reset`` is called.
-    """
+    """Return one output for all samples."""
     found = []
     for number, row in enumerate(rows):
         if number in begins:

@@ -391,7 +391,6 @@ class Subject:
         """Quantize a copy of the model and compare it with the float one on samples.
 
         Args:
-            batches: choose the ranges.
             most: returns the maximum number of samples for a number of layers; of more, some are measured.
         """
         quantizers, calls, count = {"": quantizer}, of_one([batches]), max(len(batches), 1)

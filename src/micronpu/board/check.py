@@ -314,11 +314,8 @@ def run_firmware(
     """Run a firmware until it ends: by semihosting, or with `END_MARK` on its UART.
 
     Args:
-        image: its ELF file.
-        board: name of the board.
         data: files that are in memory from the start, by address.
         dumps: (address, bytes) of memory that is read at the end.
-        console, on_run: see `Machine`.
     """
     options = options or MachineOptions()
     check_limits(options)

@@ -98,11 +98,7 @@ class BoardLog:
 
 
 def read_log(data: bytes, name: str) -> BoardLog:
-    """Read a log.
-
-    Args:
-        name: name in messages.
-    """
+    """Read a log."""
     if len(data) > _LONGEST:
         raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
     if _is_etdump(data):
@@ -405,13 +401,7 @@ _HINT = "a file of `micronpu board run --measurement`"
 
 
 def write_measurement(path: Path, output: bytes, image: bytes, board: str, *, is_emulated: bool) -> None:
-    """Write what a firmware has printed as a measurement.
-
-    Args:
-        output: the whole console.
-        image: the firmware's ELF file.
-        board: where it ran.
-    """
+    """Write what a firmware has printed as a measurement."""
     try:
         log = read_log(output, path.name)
         rows = tuple(row for row in log.rows if row.ticks)  # an emulated core may have no counter
@@ -446,11 +436,7 @@ def _pairs(table: dict[str, Any]) -> list[str]:
 
 
 def read_measurement(data: bytes, name: str) -> BoardLog:
-    """Read a measurement, or a log in one of the forms of `read_log`.
-
-    Args:
-        name: name in messages.
-    """
+    """Read a measurement, or a log in one of the forms of `read_log`."""
     if _FORMAT.search(data[:_HEAD_BYTES]) is None:
         return read_log(data, name)
     try:

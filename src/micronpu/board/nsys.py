@@ -32,10 +32,6 @@ from micronpu.targets.registry import find_target
 def chip_that_runs(data: bytes, target: str) -> str | None:
     """Return the chip in whose simulator a program runs on this machine.
 
-    Args:
-        data: the program.
-        target: that it was compiled for.
-
     Returns:
         A name of `chips`; None if the program is not for silicon, or if the simulator is not installed.
     """
@@ -50,11 +46,7 @@ def chip_that_runs(data: bytes, target: str) -> str | None:
 
 
 def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
-    """Return a program of NXP's converter.
-
-    Args:
-        method: see `read_model`.
-    """
+    """Return a program of NXP's converter."""
     plan, _ = read_plan(data, name=name, method=method)
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend_id]
     if not payloads or any(p.kind != "silicon" for p in payloads):
@@ -70,9 +62,6 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
 
 def read_program(data: bytes, name: str = "The program", *, method: str = "") -> BoardModel:
     """Return inputs and outputs of a program, for silicon or for this machine.
-
-    Args:
-        method: see `read_model`.
 
     Raises:
         PayloadError: it is damaged.

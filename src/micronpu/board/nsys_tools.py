@@ -53,7 +53,6 @@ def examine(chip: str, runner: str = "") -> tuple[NsysFile, NsysFile, NsysFile]:
     """Return the installed tools of NXP and ExecuTorch.
 
     Args:
-        chip: a name of `chips`.
         runner: path of the runner; default: `RUNNER_VARIABLE`, or the one on the PATH.
     """
     asked = runner or os.environ.get(RUNNER_VARIABLE, "")

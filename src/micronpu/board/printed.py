@@ -92,9 +92,6 @@ def count(digits: str) -> int:
 def read_printed(data: bytes, name: str) -> Printed:
     """Read a log.
 
-    Args:
-        name: name in messages.
-
     Raises:
         FileError: lines are missing or damaged.
     """

@@ -230,9 +230,7 @@ def run_on_probe(
     """Write a firmware, run it to its end and compare what it prints.
 
     Args:
-        image: its ELF file.
         reference: with which the printed outputs are compared; without, the firmware's own verdict counts.
-        console: is called with what the firmware prints, as it comes.
 
     Raises:
         BoardError: see `flash`; the firmware does not end in time, or is of another program.

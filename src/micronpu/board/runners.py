@@ -144,9 +144,6 @@ def find_runner(board: str, format: str, family: str) -> Runner:
 def install(wheel: Path | None = None) -> Path:
     """Download the package with pip, and store its images in the cache.
 
-    Args:
-        wheel: a local copy, for machines without a network.
-
     Returns:
         The folder with them.
     """

@@ -49,12 +49,7 @@ class Access:
 
 
 def decode(code: bytes, registers: Sequence[int]) -> Access:
-    """Return the access of an instruction.
-
-    Args:
-        code: four bytes from the program counter.
-        registers: r0 to r15 before it.
-    """
+    """Return the access of an instruction."""
     one, two = struct.unpack("<HH", code)
     found = _wide(one, two, registers) if one >> 11 in (0b11101, 0b11110, 0b11111) else _narrow(one, registers)
     if found is None:

@@ -197,12 +197,7 @@ _LARGEST = 1 << 63
 
 
 def check_fields(kind: type, value: Any) -> None:
-    """Compare a record of an archive with torch's schema, and each text in it with its rule.
-
-    Args:
-        kind: a class of `torch._export.serde.schema`.
-        value: the parsed JSON.
-    """
+    """Compare a record of an archive with torch's schema, and each text in it with its rule."""
     _walk(kind, value, kind.__name__, "")
 
 

@@ -117,11 +117,7 @@ def _of_manifests(before: Path, after: Path) -> tuple[Figure, ...]:
 
 
 def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
-    """Compare two programs by their files.
-
-    Args:
-        why: causes come from manifests: inputs and outputs may differ because of an option.
-    """
+    """Compare two programs by their files."""
     from micronpu.report.difference import Difference, Figure
 
     first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))

@@ -122,7 +122,6 @@ def run_program(
         rows: True if the inputs hold one sample per row, for one run each.
         check, isolated: see `RunOptions`.
         time_limit: see `RunOptions`; 0 for no limit, None for the default.
-        records: files about the run itself.
     """
     profile, trace = records.profile, records.trace
     if records.recorded is not None:

@@ -56,12 +56,7 @@ class Inspection:
 
 
 def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
-    """Read the contents of a program.
-
-    Args:
-        data: the file's contents.
-        name: name in messages, such as the path.
-    """
+    """Read the contents of a program."""
     summary = read_pte(data, name=name)
     return Inspection(
         name=name,

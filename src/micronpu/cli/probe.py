@@ -120,11 +120,7 @@ def run_firmware(
     json: bool,
     print_bytes: Callable[[bytes], None],
 ) -> None:
-    """Runs a firmware on a board and shows what it has shown; exits with its status.
-
-    Args:
-        files: of the console, and of the measurement.
-    """
+    """Runs a firmware on a board and shows what it has shown; exits with its status."""
     from micronpu.board.probe import run_on_probe
 
     if (reference is None) != (vectors is None):

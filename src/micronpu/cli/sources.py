@@ -69,11 +69,7 @@ class Pictures:
             raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
 
     def load(self, examples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Yield the pictures as inputs of the model, sorted by file name.
-
-        Args:
-            examples: inputs of the model.
-        """
+        """Yield the pictures as inputs of the model, sorted by file name."""
         assert self.images is not None
         channels, height, width = _size(examples)
         files = sorted(p for p in self.images.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file())

@@ -214,11 +214,7 @@ def _how(folder: Path) -> str:
 
 
 def check_tools(*, own_toolchain: bool = True) -> None:
-    """Check that the programs of a build are installed.
-
-    Args:
-        own_toolchain: with the compiler of the folder's toolchain file.
-    """
+    """Check that the programs of a build are installed."""
     missing = {name: how for name, how in missing_tools().items() if own_toolchain or name in ("cmake", "ninja")}
     if missing:
         raise BuildError(

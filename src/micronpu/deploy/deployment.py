@@ -170,11 +170,8 @@ def deploy_together(
     memories, except those with states.
 
     Args:
-        folder: a new or empty folder.
         target: the board; default: the programs' target. Several, comma-separated, for NPUs of one core: each program
             uses the one that it was compiled for.
-        section: linker section of the programs.
-        force: write into a folder that holds files.
         concurrent: the programs may run at the same time, and share no memory.
         functions: C functions to add, of `micronpu.deploy.functions`.
         hot: a memory of the chip for the most used planned tensors, as far as they fit: "dtcm" or "dtcm=65536".

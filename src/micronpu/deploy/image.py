@@ -97,11 +97,8 @@ def make_image(
     """Return an image of a program.
 
     Args:
-        program: a `.pte`.
         version: of the image, such as "1.2.0"; firmware with two slots uses the higher one.
-        target: the board; default: the program's target.
         sign: returns the Ed25519 signature of bytes.
-        source: name of the program in messages.
     """
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")

@@ -299,7 +299,6 @@ def linker_script(machine: QemuMachine, sections: Iterable[str], header: str, *,
     """Return the linker script.
 
     Args:
-        sections: of the programs.
         resident: programs are stored with the code, and copied into the memory for activations at the start.
     """
     memories = {"CODE": machine.code, "MODEL": machine.model, "DATA": machine.data}
@@ -336,9 +335,6 @@ def linux_files(program_set: ProgramSet, missing: Sequence[str]) -> dict[str, by
     Under Linux ExecuTorch's own `executor_runner` runs the program, and a kernel driver the NPU: there is nothing to
     link, so that there are vectors as files, and instructions instead of C sources. Sources: ExecuTorch's
     `backends/arm/CMakeLists.txt`, `EthosUBackend_Cortex_A.cpp` and `examples/portable/executor_runner`.
-
-    Args:
-        missing: files from which programs read data, and that were not given.
     """
     found = {file: content for facts in program_set.programs for file, content in facts.data}
     for facts in program_set.programs:
@@ -374,12 +370,7 @@ def _checked(facts: Facts, program_set: ProgramSet) -> int:
 
 
 def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[str]) -> str:
-    """Return `README.md`.
-
-    Args:
-        files: names of the files of the folder, in order.
-        data_files: names of files that the programs read, and that are not in the folder.
-    """
+    """Return `README.md`."""
     board, first = program_set.board, program_set.programs[0]
     core, npu = core_of(board.core), board.accelerator if program_set.started else ""
     text = filled(

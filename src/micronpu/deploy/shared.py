@@ -344,11 +344,7 @@ def _side_by_side(one: Board, other: Board) -> bool:
 
 
 def opened(program: bytes, source: str) -> tuple[tuple[Plan, ...], PteSummary]:
-    """Return the plan of each method of a `.pte` in the file's order, and the summary of the file.
-
-    Args:
-        source: name of the program in messages.
-    """
+    """Return the plan of each method of a `.pte` in the file's order, and the summary of the file."""
     plan, summary = read_plan(program, name=source)
     if state_of(program, source) is Digest.WRONG:
         raise PayloadError(

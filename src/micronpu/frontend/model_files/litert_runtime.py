@@ -149,11 +149,7 @@ def _indexed(file: LiteRtFile, given: FileTensor) -> Iterator[int]:
 
 
 def sizes_of(file: LiteRtFile, data: bytes, shapes: Shapes) -> dict[int, tuple[int, ...]]:
-    """Return the shapes of all tensors for inputs of the given shapes, in order or by name.
-
-    Args:
-        file: parsed without sizes.
-    """
+    """Return the shapes of all tensors for inputs of the given shapes, in order or by name."""
     names = [t.name for t in file.inputs]
     if not isinstance(shapes, Mapping) and len(shapes) != len(names):
         raise OptionError(f"The file has {len(names)} inputs, and {len(shapes)} shapes are given.", hint="one for each")

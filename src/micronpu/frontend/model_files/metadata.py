@@ -33,13 +33,7 @@ _ITEM = re.compile(r"""\s*(\d{1,6})\s*:\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.
 
 
 def of_litert(metadata: bytes, data: bytes, facts: FileFacts) -> FileFacts:
-    """Return the facts with those of a LiteRT file's metadata.
-
-    Args:
-        metadata: content of the buffer; b"" without.
-        data: the whole file.
-        facts: names of the tensors.
-    """
+    """Return the facts with those of a LiteRT file's metadata."""
     if not metadata:
         return facts
     try:

@@ -364,10 +364,6 @@ class NetworkBuilder:
     ) -> list[int]:
         """Append an operator.
 
-        Args:
-            name: of its result, in the file.
-            function, operands, rounding: see `NetworkStep`.
-
         Returns:
             The numbers of its results.
 

@@ -19,12 +19,7 @@ _HALF_BYTES = ("INT4", "UINT4", "FLOAT4E2M1")
 
 
 def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tensor:
-    """Return a `TensorProto`, anywhere in the file, as a tensor; floats as float32.
-
-    Args:
-        name: of the constant or of its node, for messages.
-        path: of the model.
-    """
+    """Return a `TensorProto`, anywhere in the file, as a tensor; floats as float32."""
     import onnx
     from onnx import numpy_helper
 

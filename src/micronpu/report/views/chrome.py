@@ -64,9 +64,6 @@ def recorded_trace(etdump: Path, title: str) -> str:
 
     Times are microseconds from the first event, by the clock of the machine that ran it; a board's ticks count as
     nanoseconds, as in ExecuTorch's Inspector.
-
-    Args:
-        etdump: of a run, here or on a board.
     """
     hint = "what ExecuTorch's runtime writes, or `micronpu run --profile`"
     if read_file(etdump)[8:12] != _IDENTIFIER:

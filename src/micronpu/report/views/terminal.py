@@ -117,12 +117,7 @@ def warning_view(warning: ReportWarning) -> RenderableType:
 def program_view(
     report: DelegationReport, seconds: Mapping[str, float], top: int | None = None, every: bool = False
 ) -> RenderableType:
-    """Return the report of a finished program, and the times of its compilation.
-
-    Args:
-        seconds: wall time by step of the compilation.
-        top, every: see `report_view`.
-    """
+    """Return the report of a finished program, and the times of its compilation."""
     return Group(report_view(report, top, every), "", _seconds(seconds))
 
 

@@ -46,9 +46,7 @@ def distill(
 
     Args:
         masks: weights to keep, by tensor name.
-        layers: names of nodes whose outputs are learnt as well.
         states: number of trailing outputs that are states.
-        course: steps, learning rate, samples per step and seed.
     """
     steps = course.steps
     parameters = {n: p for n, p in student.named_parameters() if p.requires_grad and p.is_floating_point()}

@@ -139,11 +139,7 @@ class SparsePrice:
 
 
 def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer) -> GraphModule:
-    """Return the integer network of a float program, which stays unchanged; it accepts the same batch sizes.
-
-    Args:
-        rows: samples for the ranges of tensors.
-    """
+    """Return the integer network of a float program, which stays unchanged; it accepts the same batch sizes."""
     # Corrections count inputs and keep all intermediate values of one: pass single samples, not batches.
     corrected = quantizer.settings.corrections.need_data
     several = [[row] for row in rows] if corrected else [[batch] for batch in batches(model, rows)]

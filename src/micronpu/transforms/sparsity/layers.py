@@ -234,11 +234,7 @@ def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
 
 @contextmanager
 def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """Keep weights zero while the module is trained, by masking their gradients.
-
-    Args:
-        masks: weights to keep, by parameter name.
-    """
+    """Keep weights zero while the module is trained, by masking their gradients."""
     parameters = {name: p for name, p in module.named_parameters() if name in masks}
 
     def apply(*_: Any) -> None:
@@ -267,11 +263,7 @@ def masks_of(model: nn.Module, layers: Iterator[PrunableLayer] | list[PrunableLa
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:
-    """Keep the zeros of layers with 2:4 sparsity while a module is trained.
-
-    Args:
-        program: the float program exported from the module, with the same parameter names.
-    """
+    """Keep the zeros of layers with 2:4 sparsity while a module is trained."""
     layers, _ = find_layers(program)
     return pattern_kept(trained, masks_of(program, [layer for layer in layers if layer.is_sparse(program)]))
 

@@ -121,11 +121,7 @@ def least_harm(gains: Sequence[int], harms: Sequence[float], wanted: float) -> l
 
 
 def cycles_wanted(options: SparsityOptions, dense: int) -> float | None:
-    """Maximum number of cycles, or None without a limit.
-
-    Args:
-        dense: cycles of the dense network.
-    """
+    """Maximum number of cycles, or None without a limit."""
     limit = options.max_cycles
     return limit if limit is None or limit > 1 else limit * dense
 
@@ -137,11 +133,7 @@ def is_enough(options: SparsityOptions, points: Sequence[SparsePoint]) -> bool:
 
 
 def choose(options: SparsityOptions, points: Sequence[SparsePoint]) -> tuple[int, str]:
-    """Return the index of the point that satisfies the limits, and a message if there is none.
-
-    Args:
-        points: the first is the dense network.
-    """
+    """Return the index of the point that satisfies the limits, and a message if there is none."""
     limit, most = cycles_wanted(options, points[0].cycles), options.max_loss
     numbers = range(len(points))
     if most is not None:

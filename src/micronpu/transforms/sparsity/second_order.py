@@ -171,12 +171,9 @@ def refit(
     """Fit the layers of a network in place; those for which `can_be_fitted` is False stay unchanged.
 
     Args:
-        student: the network.
         teacher: the same program with the original weights.
-        layers: all that may change.
         given: those of them with 2:4 sparsity; their zeros are kept.
         pruning: those of them to make sparse.
-        damping: as for `pruned`.
     """
     count = min(len(rows), max(_MOST_BYTES // max(2 * _bytes(student), 1), 1))
     walk = _PairedRun(student, teacher, list(batches(student, rows[:: -(-len(rows) // count)])))
