@@ -59,16 +59,14 @@ class MachineOptions:
     clock_mhz: float = 0.0
     seconds: float = SECONDS
 
-
-def check_limits(options: MachineOptions) -> None:
-    """Refuse invalid options."""
-    if options.npu:
-        find_accelerator(options.npu)
-    if options.fault and options.fault not in FAULTS:
-        raise OptionError(f"There is no fault {options.fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
-    for name, value in (("the time limit", options.seconds), ("the clock of the NPU", options.clock_mhz or 1.0)):
-        if not (math.isfinite(value) and value > 0):
-            raise OptionError(f"{value:g} is no positive number for {name}.", hint="a number above 0")
+    def __post_init__(self) -> None:
+        if self.npu:
+            find_accelerator(self.npu)
+        if self.fault and self.fault not in FAULTS:
+            raise OptionError(f"There is no fault {self.fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
+        for name, value in (("the time limit", self.seconds), ("the clock of the NPU", self.clock_mhz or 1.0)):
+            if not (math.isfinite(value) and value > 0):
+                raise OptionError(f"{value:g} is no positive number for {name}.", hint="a number above 0")
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,6 @@ def check_on_board(
         MicroNpuError: the board cannot run the model, or the firmware does not finish.
     """
     options = options or MachineOptions()
-    check_limits(options)
     times: list[float] = []
     with VirtualBoard(
         model,
@@ -318,7 +315,6 @@ def run_firmware(
         dumps: (address, bytes) of memory that is read at the end.
     """
     options = options or MachineOptions()
-    check_limits(options)
     spec = find_board(board)
     Elf.read(image)
     for path, _ in data:

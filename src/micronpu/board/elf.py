@@ -7,6 +7,7 @@ symbols of Arm's runner where this module takes less than 0.1, and every install
 from __future__ import annotations
 
 import struct
+from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,10 @@ class Section:
     size: int
     is_stored: bool
     is_writable: bool
+
+
+_Entry = namedtuple("_Entry", "name kind flags address offset size link info alignment entry")
+"""A line of the table of sections."""
 
 
 @dataclass(frozen=True)
@@ -139,51 +144,46 @@ class Elf:
     @property
     def architecture(self) -> int | None:
         """Tag_CPU_arch of its build attributes; None if it has none.  Source: Arm's ABI addenda."""
-        for _, kind, offset, length, _, _ in self._sections():
-            if kind != _ATTRIBUTES:
-                continue
-            data = self.data[offset : offset + length]
-            start = data.find(b"aeabi\0\x01")
-            try:
-                return _attribute(data, start + 11, _TAG_ARCHITECTURE) if start >= 0 else None
-            except (IndexError, ValueError):
-                return None
-        return None
+        section = next((one for one in self._sections() if one.kind == _ATTRIBUTES), None)
+        data = b"" if section is None else self.data[section.offset : section.offset + section.size]
+        start = data.find(b"aeabi\0\x01")
+        try:
+            return _attribute(data, start + 11, _TAG_ARCHITECTURE) if start >= 0 else None
+        except (IndexError, ValueError):
+            return None
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections that take memory."""
-        table, size = struct.unpack_from("<I", self.data, 32)[0], struct.unpack_from("<H", self.data, 46)[0]
         found = list(self._sections())
         number = struct.unpack_from("<H", self.data, 50)[0]
-        names = found[number][2] if number < len(found) else len(self.data)
-        for number, kind, _, length, _, _ in found:
-            start, _, flags, address = struct.unpack_from("<4I", self.data, table + number * size)
-            if flags & _ALLOCATED and length:
-                first = names + start
-                name = self.data[first : self.data.find(b"\0", first)].decode(errors="replace")
-                yield Section(name, address, length, kind != _NO_BITS, bool(flags & _WRITABLE))
+        names = found[number].offset if number < len(found) else len(self.data)
+        for one in found:
+            if one.flags & _ALLOCATED and one.size:
+                name, is_stored = self._text(names + one.name), one.kind != _NO_BITS
+                yield Section(name, one.address, one.size, is_stored, bool(one.flags & _WRITABLE))
 
-    def _sections(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Number, type, offset, size, link and size of an entry of each section; none of a damaged table."""
+    def _sections(self) -> Iterator[_Entry]:
+        """The table of sections; none of a damaged one."""
         table, size, count = struct.unpack_from("<I", self.data, 32)[0], *struct.unpack_from("<2H", self.data, 46)
-        for number in range(count):
-            at = table + number * size
+        for at in range(table, table + count * size, size or 1):
             if at + _SECTION.size > len(self.data):
                 return
-            _, kind, _, _, offset, length, link, _, _, entry = _SECTION.unpack_from(self.data, at)
-            yield number, kind, offset, length, link, entry
+            yield _Entry(*_SECTION.unpack_from(self.data, at))
 
     def _symbols(self) -> Iterator[tuple[str, int, int]]:
         """Name, value and type of each symbol."""
         sections = list(self._sections())
-        for _, kind, offset, length, link, entry in sections:
-            if kind != _SYMBOLS or link >= len(sections) or entry < _SYMBOL.size:
+        for one in sections:
+            if one.kind != _SYMBOLS or one.link >= len(sections) or one.entry < _SYMBOL.size:
                 continue
-            names = sections[link][2]
-            for at in range(offset, min(offset + length, len(self.data) - _SYMBOL.size + 1), entry):
+            names = sections[one.link].offset
+            last = min(one.offset + one.size, len(self.data) - _SYMBOL.size + 1)
+            for at in range(one.offset, last, one.entry):
                 start, value, _, info, _, _ = _SYMBOL.unpack_from(self.data, at)
-                first = names + start
-                yield self.data[first : self.data.find(b"\0", first)].decode(errors="replace"), value, info & 15
+                yield self._text(names + start), value, info & 15
+
+    def _text(self, at: int) -> str:
+        return self.data[at : self.data.find(b"\0", at)].decode(errors="replace")
 
 
 def _attribute(data: bytes, at: int, wanted: int) -> int | None:

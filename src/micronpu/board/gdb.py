@@ -192,13 +192,10 @@ class Stub(Packets):
         """Return r0 to r15, and xPSR as the last."""
         return list(struct.unpack("<17I", bytes.fromhex(self.ask("g"))[:68]))
 
-    def set_register(self, index: int, value: int) -> None:
-        number = _XPSR_NUMBER if index == XPSR else index
-        self.ask(f"P{number:x}={struct.pack('<I', value & 0xFFFFFFFF).hex()}")
-
     def set_registers(self, values: Sequence[tuple[int, int]]) -> None:
         for index, value in values:
-            self.set_register(index, value)
+            number = _XPSR_NUMBER if index == XPSR else index
+            self.ask(f"P{number:x}={struct.pack('<I', value & 0xFFFFFFFF).hex()}")
 
     def watch(self, address: int, size: int) -> None:
         """Stop the core before each access to these bytes."""

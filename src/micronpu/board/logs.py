@@ -147,15 +147,13 @@ class _Collected:
 
 # ---------------------------------------------------------------- micronpu
 
-_OWN = re.compile(r"micronpu-cycles (\S+) (\d+) (\d+)\s*$")
-_OWN_NPU = re.compile(r"micronpu-npu-cycles (\S+) (\d+) (\d+)\s*$")
+_OWN = re.compile(r"micronpu-(npu-)?cycles (\S+) (\d+) (\d+)\s*$")
 _OWN_RUN = re.compile(r"micronpu-(npu-)?run (\w+) \d+ \d+ (\d+)\s*$")
 _OWN_END = re.compile(r"(PASS|FAIL): \d+ vectors, \d+ elements differ\s*$")
 _OWN_PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$")
 _OWN_CHIP = re.compile(r"micronpu-chip ([\w.+-]+)\s*$")
 _OWN_BEATS = re.compile(r"micronpu-npu-beats \w+ (\d+) ([A-Z0-9_]+) (\d+)\s*$")
-_OWN_CLOCK = re.compile(r"micronpu-clock (\d+)\s*$")
-_OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
+_OWN_CLOCK = re.compile(r"micronpu-(npu-)?clock (\d+)\s*$")
 
 
 def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
@@ -174,7 +172,7 @@ def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
 
 
 def _own(lines: Sequence[str], name: str) -> BoardLog | None:
-    found, program, chip, clock, npu_clock = _Collected(), "", "", None, None
+    found, program, chip, clocks = _Collected(), "", "", dict[str | None, float]()
     beats: dict[tuple[str, int], list[int]] = {}
     ended = False
     for line in lines:
@@ -182,9 +180,7 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
         if match := _OWN_RUN.search(line):
             found.add(NPU if match[1] else RUN, match[2], -1, count(match[3]))
         elif match := _OWN.search(line):
-            found.add(CALL, match[1], count(match[2]), count(match[3]))
-        elif match := _OWN_NPU.search(line):
-            found.add(NPU, match[1], count(match[2]), count(match[3]))
+            found.add(NPU if match[1] else CALL, match[2], count(match[3]), count(match[4]))
         elif match := _OWN_PROGRAM.search(line):
             if program and match[2].lower() != program:
                 raise FileError(f"The log {name} is of several programs.", hint="a separate log of each program")
@@ -194,16 +190,14 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
         elif match := _OWN_BEATS.search(line):
             beats.setdefault((match[2], count(match[1])), []).append(count(match[3]))
         elif match := _OWN_CLOCK.search(line):
-            clock = count(match[1]) / 1e6
-        elif match := _OWN_NPU_CLOCK.search(line):
-            npu_clock = count(match[1]) / 1e6
+            clocks[match[1]] = count(match[2]) / 1e6
     if not found.times():
         return None
     _check_own(found, name, ended=ended)
     counted: Counter[str] = Counter()
     for (counter, _), counts in beats.items():
         counted[counter] += round(statistics.median(counts))
-    return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock, dict(counted), chip)
+    return BoardLog(name, "micronpu", found.rows(), program, clocks.get(None), clocks.get("npu-"), dict(counted), chip)
 
 
 # ---------------------------------------------------------------- ExecuTorch's runner, Zephyr's sample

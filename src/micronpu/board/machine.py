@@ -11,7 +11,7 @@ import contextlib
 import selectors
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -175,11 +175,7 @@ class Machine:
                 if packet.startswith("F"):
                     self.answer_host(packet)  # after the answer the core resumes
                     continue
-                if packet.startswith("T02") or packet.startswith("S02"):
-                    if self._is_over:
-                        return None
-                    return packet
-                return packet
+                return None if packet.startswith(("T02", "S02")) and self._is_over else packet
             now = time.monotonic()
             if now >= end and not interrupted:
                 raise BoardError(
@@ -198,11 +194,10 @@ class Machine:
         return END_MARK in self.output
 
     def _take_output(self) -> None:
-        data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
-        if not data:
+        if data := self._emulator.output.read1(1 << 16):  # type: ignore[attr-defined]
+            self._print(data)
+        else:
             self._selector.unregister(self._emulator.output)
-            return
-        self._print(data)
 
     def poll(self, seconds: float) -> bool:
         """Read output of the firmware; return True if there was any."""
@@ -226,10 +221,7 @@ class Machine:
     def finish(self) -> None:
         """Read the last output and the status after QEMU has ended."""
         if self.status is None:
-            while True:
-                data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
-                if not data:
-                    break
+            while data := self._emulator.output.read1(1 << 16):  # type: ignore[attr-defined]
                 self._print(data)
             self.status = self._emulator.wait()
 
@@ -314,17 +306,13 @@ class Machine:
 
     def read(self, address: int, size: int) -> bytes:
         """Read memory of the board."""
-        try:
+        with _memory(address, size):
             return self.stub.read(address, size)
-        except OSError as error:
-            raise BoardError(f"The board has no {size:,} bytes of memory at {address:#x}.") from error
 
     def write(self, address: int, data: bytes) -> None:
         """Write bytes into memory."""
-        try:
+        with _memory(address, len(data)):
             self.stub.write(address, data)
-        except OSError as error:
-            raise BoardError(f"The board has no {len(data):,} bytes of memory at {address:#x}.") from error
 
     def close(self) -> None:
         """End the board, and remove its files."""
@@ -336,3 +324,11 @@ class Machine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _memory(address: int, size: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BoardError(f"The board has no {size:,} bytes of memory at {address:#x}.") from error

@@ -171,13 +171,8 @@ class Npu:
 
     def finish(self) -> None:
         """End a run: the interrupt is raised."""
-        status = self.registers
-        status.set_fields("STATUS", state=0, irq_raised=1)
+        self.registers.set_fields("STATUS", state=0, irq_raised=1)
         self.interrupt = True
-
-    @property
-    def is_running(self) -> bool:
-        return bool(self.registers.field("STATUS", "state"))
 
     # -- effects of stores
 
@@ -202,7 +197,7 @@ class Npu:
         if command.unpack(value, "clear_irq_history"):
             left = self.registers.field("STATUS", "irq_history") & ~command.unpack(value, "clear_irq_history")
             self.registers.set_fields("STATUS", irq_history=left)
-        if command.unpack(value, "run") and not self.is_running:
+        if command.unpack(value, "run") and not self.registers.field("STATUS", "state"):
             self._run()
 
     def _control_counters(self, value: int) -> None:

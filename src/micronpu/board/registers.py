@@ -113,17 +113,13 @@ class RegisterFile:
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self._words: dict[int, int] = {}
-        self._readable: dict[int, bool] = {}
-        self._writable: dict[int, bool] = {}
-        self._names: dict[int, str] = {}
+        self._known: dict[int, tuple[str, str]] = {}  # name and access of a word
         for register in generation.registers.values():
             for number in range(register.count):
                 for half in range(register.bits // 32):
-                    at = register.offset + number * register.step + 4 * half
-                    self._readable[at] = "r" in register.access
-                    self._writable[at] = "w" in register.access
                     index = f"[{number}]" if register.count > 1 else ""
-                    self._names[at] = register.name + index + ("_HI" if half else "")
+                    name = register.name + index + ("_HI" if half else "")
+                    self._known[register.offset + number * register.step + 4 * half] = name, register.access
         self.reset()
 
     def reset(self) -> None:
@@ -134,15 +130,15 @@ class RegisterFile:
 
     def name_at(self, offset: int) -> str:
         """Return the name of the register at an offset, such as "BASEP[1]"; "" if there is none."""
-        return self._names.get(offset, "")
+        return self._known.get(offset, ("", ""))[0]
 
     def load(self, offset: int) -> int:
         """Return the value that the core reads from a word."""
-        return self._words.get(offset, 0) if self._readable.get(offset, True) else 0
+        return self._words.get(offset, 0) if "r" in self._known.get(offset, ("", "rw"))[1] else 0
 
     def store(self, offset: int, value: int) -> bool:
         """Store a word of the core; return False if it must not write there."""
-        if not self._writable.get(offset, True):
+        if "w" not in self._known.get(offset, ("", "rw"))[1]:
             return False
         self._words[offset] = value & 0xFFFFFFFF
         return True

@@ -120,12 +120,10 @@ def _single(one: int, two: int, r: Sequence[int], rn: int, rt: int, load: bool) 
         return Access(load, (rt,), _sum(r[rn], two & 0xFFF), width, signed, 4)
     if not two & 0xFC0:
         return Access(load, (rt,), _sum(r[rn], r[two & 15] << (two >> 4 & 3)), width, signed, 4)
-    if two & 0x800:
-        made = _indexed(
-            load, (rt,), r, rn, two & 255, bool(two & 0x400), bool(two & 0x200), bool(two & 0x100), width, signed
-        )
-        return made
-    return None
+    if not two & 0x800:
+        return None
+    before, up, writes = (bool(two & bit) for bit in (0x400, 0x200, 0x100))
+    return _indexed(load, (rt,), r, rn, two & 255, before, up, writes, width, signed)
 
 
 def _indexed(

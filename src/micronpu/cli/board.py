@@ -76,10 +76,10 @@ class Probe:
     ] = None
 
     def options(self, seconds: float) -> ProbeOptions:
-        from micronpu.board.check import MachineOptions, check_limits
+        from micronpu.board.check import MachineOptions
         from micronpu.board.probe import ProbeOptions
 
-        check_limits(MachineOptions(seconds=seconds))
+        MachineOptions(seconds=seconds)  # refuses a time that is no limit
         if self.gdb is None:
             raise OptionError(
                 "--serial, --reset and --log are for a board behind a GDB server.", hint="--gdb HOST:PORT"
@@ -162,16 +162,17 @@ def run(
     firmware's exit status becomes the command's; with --gdb it runs on your own board, for which a .pte is deployed and
     built first. With --board imxrt700 a Neutron program for silicon runs in NXP's simulator, where that is installed.
     """
-    from micronpu.board.check import MachineOptions, check_limits
+    from micronpu.board.check import MachineOptions
     from micronpu.board.nsys_tools import chips
 
     board = how.board or USUAL
     content = _content(file, board, board_probe)
-    head = content[:8]
+    is_firmware = content[:4] == b"\x7fELF"
     if measurement is not None:
         check_writable(measurement)
+    emulated = npu or data or dump or trace or fault or slow is not None
     if board_probe != Probe():
-        if npu or data or dump or trace or fault or slow is not None or method or runner:
+        if emulated or method or runner:
             raise OptionError(
                 "--npu, --data, --dump, --method, --runner, --trace, --fault and --slow are for emulated boards.",
                 hint="leave them out, or leave --gdb out",
@@ -181,15 +182,14 @@ def run(
         run_on_probe(file, how, at, reference, vectors, files, json=json, print_bytes=_print_bytes)
         return
     replace(how, board=None).check_unused("--gdb HOST:PORT: they are for a .pte on a board behind a GDB server")
-    if measurement is not None and head[:4] != b"\x7fELF":
+    if measurement is not None and not is_firmware:
         raise OptionError(
             "--measurement is for a firmware: what a model takes on an emulated board is an estimate.",
             hint="`micronpu deploy`, and the firmware on your board with --gdb",
         )
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
-    check_limits(options)
     if board in chips():
-        if npu or data or dump or trace or fault or slow is not None:
+        if emulated:
             raise OptionError(
                 "NXP's simulator has no --npu, --data, --dump, --trace, --fault and --slow.", hint="leave them out"
             )
@@ -203,7 +203,7 @@ def run(
         raise OptionError(
             "--reference and --runner are for programs in NXP's simulator.", hint=f"--board {next(iter(chips()))}"
         )
-    if head[:4] == b"\x7fELF":
+    if is_firmware:
         if vectors is not None or method is not None:
             raise OptionError("--vectors and --method are for a model.", hint="--data FILE@ADDRESS for a firmware")
         _run_firmware(file, board, data or [], dump or [], options, measurement, trace=trace, json=json)
@@ -277,14 +277,12 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
             hint="--reference FILE.pte, the same model compiled with --converter reference; or --vectors with output_0",
         )
 
-    def not_called(row: Sequence[Any]) -> Sequence[Any]:
-        raise AssertionError("the vectors have their outputs")
-
-    if arrays is None:
-        assert run is not None
-        rows = made_up(model.inputs, run)
-    else:
-        rows = from_arrays(arrays, model.inputs, model.outputs, run or not_called, str(vectors))
+    runs = run or (lambda row: ())  # not called: the vectors have their outputs
+    rows = (
+        made_up(model.inputs, runs)
+        if arrays is None
+        else from_arrays(arrays, model.inputs, model.outputs, runs, str(vectors))
+    )
     outcome = check_in_nsys(model, rows, board, console=_print_bytes if show and not json else None)
     _show([outcome], json=json)
 
@@ -399,12 +397,12 @@ def debug(
     In another terminal: gdb-multiarch FIRMWARE.elf -ex "target remote :1234"
     """
     from micronpu.board.boards import find_board
-    from micronpu.board.check import MachineOptions, check_limits, npus_of
+    from micronpu.board.check import MachineOptions, npus_of
     from micronpu.board.debug import DebugServer
     from micronpu.board.elf import Elf
     from micronpu.board.machine import Machine
 
-    check_limits(MachineOptions(npu or "", fault or ""))
+    options = MachineOptions(npu or "", fault or "")
     if not 0 <= port < 1 << 16:
         raise OptionError(f"{port} is no port of TCP.", hint="--port 1234")
     spec = find_board(board)
@@ -412,11 +410,11 @@ def debug(
     with Machine(
         spec,
         file,
-        npus_of(spec, npu or ""),
+        npus_of(spec, options.npu),
         data=[_place(text, text)[:2] for text in data or []],
         console=_print_bytes,
         on_run=_print_run if trace else None,
-        fault=fault or "",
+        fault=options.fault,
     ) as machine:
         server = DebugServer(machine, port)
         line = f'Waiting for gdb: gdb-multiarch {file} -ex "target remote :{server.port}"'

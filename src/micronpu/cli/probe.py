@@ -120,7 +120,7 @@ def run_firmware(
     json: bool,
     print_bytes: Callable[[bytes], None],
 ) -> None:
-    """Runs a firmware on a board and shows what it has shown; exits with its status."""
+    """Run a firmware on a board, show and write what it has printed and measured, and exit with its status."""
     from micronpu.board.probe import run_on_probe
 
     if (reference is None) != (vectors is None):

@@ -234,7 +234,11 @@ def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
 
 @contextmanager
 def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """Keep weights zero while the module is trained, by masking their gradients."""
+    """Keep weights zero while the module is trained, by masking their gradients.
+
+    Args:
+        masks: weights to keep, by parameter name.
+    """
     parameters = {name: p for name, p in module.named_parameters() if name in masks}
 
     def apply(*_: Any) -> None:
