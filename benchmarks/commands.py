@@ -72,7 +72,6 @@ def commands(target: str, program: Path, folder: Path) -> dict[str, list[str]]:
         "inspect": ["inspect", path],
         "run": ["run", path, "-i", x],
         "run --isolated": ["run", path, "-i", x, "--isolated"],
-        "explore": ["explore", path, "--json"],
         "deploy": ["deploy", path, "-o", str(folder / f"firmware-{program.stem}"), "-t", "corstone300"],
         "image": ["image", path, "-o", str(folder / f"{program.stem}.img"), "--version", "1.0.0"],
         "diff": ["diff", path, path],

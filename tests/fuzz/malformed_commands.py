@@ -56,11 +56,10 @@ GOOD: dict[str, tuple[str, ...]] = {
     "passes": (),
     "doctor": (),
     "new": ("fresh",),
-    "explore": ("no.pte", "--json"),
     "calibrate": ("u55.toml", "board.log", "--report", "u55.json", "--dry-run"),
 }
-"""A command line of each command that works; `disassemble` has nothing to show of a program without a stream, `image`
-takes none for a laptop, and `explore` opens no page."""
+"""A command line of each command that works; `disassemble` has nothing to show of a program without a stream, and
+`image` takes none for a laptop."""
 
 FILES = (
     "no/such/file", "a\0b", ".", "", "/dev/null", "x" * 5000, "text.txt", "text.pte", "text.npy", "cut.pte",

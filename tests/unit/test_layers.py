@@ -245,14 +245,12 @@ def test_no_module_needs_one_that_needs_it() -> None:
 
 BY_OTHERS = {
     "__dir__": "called by `dir(micronpu)`",
-    "ProgramAdapter": "registered with Model Explorer by its base class",
 }
 """Functions and classes that nothing in the package uses, with the reason why they are there."""
 
 
 NOT_IMPORTED = {
     "cli.__main__": "the command",
-    "cli.explorer.main": "looked up by Model Explorer",
     "cli.compare_worker": "a process of its own",
     "runtime.isolated_worker": "the same",
     "runtime.register": "imported by users for its effect",

@@ -24,8 +24,8 @@ from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
 from micronpu.cli.deploy import deploy, image, new, show_deployment
 from micronpu.cli.diff import diff, reproduce
+from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
-from micronpu.cli.explore import disassemble, explore
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Command, Group, Target, chosen_options, takes_npu_options
 from micronpu.cli.reports import NOWHERE, Reports, show_times
@@ -495,6 +495,6 @@ def inspect(
 app.command(cls=Command)(evaluate)
 for _name, _command in (("blame", blame), ("fix", fix), ("advise", advise)):
     app.command(cls=Command)(takes_npu_options(_name)(_command))
-for _plain in (compare, calibrate, diff, reproduce, deploy, image, new, doctor, disassemble, explore, targets, passes):
+for _plain in (compare, calibrate, diff, reproduce, deploy, image, new, doctor, disassemble, targets, passes):
     app.command(cls=Command)(_plain)
 app.add_typer(board_app, name="board", help="Run programs and firmware on an emulated board, or firmware on yours.")

@@ -1,4 +1,4 @@
-"""The inside of a payload as values: what `micronpu inspect` prints, and its operations or commands in order."""
+"""The inside of a payload as values: what `micronpu inspect` prints, and its commands in order."""
 
 from __future__ import annotations
 
@@ -6,46 +6,6 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-Pairs = tuple[tuple[str, str], ...]
-Made = tuple[int, int]
-"""Index of an operation and of its output; (-1 - i, 0) is argument i of the delegate call."""
-
-
-@dataclass(frozen=True)
-class InsideStep:
-    """An operation.
-
-    Attributes:
-        label: what it computes.
-        reads: sources of its operands, without constants.
-        attributes: names and texts.
-        outputs: names and texts of each output.
-        operator: index of its traced operator; -1 if unknown.
-        tensor: name of its result in the integer graph, or "".
-    """
-
-    label: str
-    reads: tuple[Made, ...] = ()
-    attributes: Pairs = ()
-    outputs: tuple[Pairs, ...] = ()
-    operator: int = -1
-    tensor: str = ""
-
-
-@dataclass(frozen=True)
-class Inside:
-    """Operations of a delegate call.
-
-    Attributes:
-        steps: in order.
-        results: source of each result of the call; empty if unknown.
-        stopped: reason why there are no more steps, or "".
-    """
-
-    steps: tuple[InsideStep, ...]
-    results: tuple[tuple[Made, ...], ...] = ()
-    stopped: str = ""
 
 
 class Disassembly(Protocol):
@@ -67,11 +27,6 @@ class Disassembly(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as data for JSON."""
-
-
-def shape_text(dtype: str, shape: Iterable[int]) -> str:
-    """``int8[1, 12]``."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:

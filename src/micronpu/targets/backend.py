@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.docstrings import docstring
-from micronpu.base.errors import PayloadError
 from micronpu.chips import Chip, TargetEntry
 from micronpu.chips.core import Core, find_core
 from micronpu.targets.firmware import Firmware, KernelLibrary
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from micronpu.host.litert_executor import Executor
     from micronpu.host.proof import Proof, Reference
     from micronpu.partition.device import Device
-    from micronpu.report.inside import Disassembly, Inside, InspectedDelegate
+    from micronpu.report.inside import Disassembly, InspectedDelegate
     from micronpu.targets.options import Options
 
 
@@ -185,14 +184,6 @@ class Backend(ABC):
     def recorded_bytes(self, payload: bytes | memoryview) -> int:
         """Upper bound of the bytes that the backend's own executor records in a traced run."""
         return 0
-
-    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-        """Return the operations of a payload and the data flow between them.
-
-        Raises:
-            PayloadError: it cannot be read.
-        """
-        raise PayloadError(f"what a payload of {self.title} holds is not public")
 
     def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly | None:
         """Return the commands of a payload, operation by operation; None if these are not public.

@@ -43,7 +43,6 @@ WORK: dict[str, tuple[str, ...]] = {
     "image": ("image", "net.pte", "-o", "net.img", "--version", "1.0.0"),
     "disassemble": ("disassemble", "net.pte"),
     "inspect": ("inspect", "net.pte"),
-    "explore": ("explore", "net.pte", "--json"),
     "diff": ("diff", "net.pte", "net.pte"),
     "reproduce": ("reproduce", "net.manifest.json", "net.py:net", "--no-cache", "-o", "again.pte"),
     "calibrate": ("calibrate", "mychip.toml", "board.log", "--report", "board.json", "-o", "new.toml"),

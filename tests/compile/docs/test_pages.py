@@ -42,7 +42,6 @@ NOT_RUN = {
     "kws.pte and vww.pte are yours": 1,
     "kws.pte is yours": 1,
     "model.pte is yours": 2,
-    "a browser": 2,
     "minutes": 19,
     "hours": 4,
     "NXP's simulator": 3,

@@ -28,7 +28,6 @@ OPTIONAL = {
     "PIL",
     "cryptography",
     "eiq_neutron_sdk",
-    "model_explorer",
     "onnx",
     "onnxruntime",
     "pyocd",

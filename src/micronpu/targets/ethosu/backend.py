@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from micronpu.host.litert_executor import Executor
     from micronpu.host.proof import Proof, Reference
-    from micronpu.report.inside import Inside, InspectedDelegate
+    from micronpu.report.inside import InspectedDelegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware
     from micronpu.targets.ethosu.host.disassembly import StreamDisassembly
@@ -126,11 +126,6 @@ class EthosU(Backend):
         from micronpu.targets.ethosu.host.executor import recorded_bytes
 
         return recorded_bytes(payload)
-
-    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-        from micronpu.targets.ethosu.host.disassembly import view
-
-        return view(payload, named_data)
 
     def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> StreamDisassembly:
         from micronpu.container.trace import trace_of

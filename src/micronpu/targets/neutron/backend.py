@@ -14,7 +14,7 @@ from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
-    from micronpu.report.inside import Inside, InspectedDelegate
+    from micronpu.report.inside import InspectedDelegate
     from micronpu.targets.neutron.device import NeutronDevice
     from micronpu.targets.neutron.firmware import NeutronFirmware
     from micronpu.targets.neutron.options import NeutronOptions
@@ -48,11 +48,6 @@ class Neutron(Backend):
         from micronpu.host.container_view import inspect
 
         return inspect(self.backend_id, payload)
-
-    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-        from micronpu.host.container_view import container_view
-
-        return container_view(payload)
 
     def firmware(self) -> NeutronFirmware:
         from micronpu.targets.neutron.firmware import NeutronFirmware

@@ -18,12 +18,12 @@ import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, PayloadError
-from micronpu.container.trace import StreamTrace, trace_of
-from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor
+from micronpu.container.trace import StreamTrace
+from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.targets.ethosu import registers as reg
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, SimulatedOperation
-from micronpu.targets.ethosu.payload import VelaIO, blocks, inlined, parse
+from micronpu.targets.ethosu.payload import VelaIO, blocks, parse
 from micronpu.targets.ethosu.schedule.operations import parts_of
 from micronpu.targets.ethosu.stream import Action, accelerator_of, actions_of, commands_in, operation_offsets, words_of
 
@@ -376,35 +376,6 @@ def _step(
 
 def _region(number: int) -> str:
     return _REGIONS.get(number, f"region {number}")
-
-
-def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-    """Return the operations of a payload, as the simulator runs them."""
-    trace = trace_of(payload, named_data)
-    stream = disassemble(inlined(payload, named_data), trace)
-
-    def made(after: Iterable[int]) -> tuple[Made, ...]:
-        return tuple((i, 0) for i in after)
-
-    steps = []
-    for step in stream.steps:
-        attributes: list[tuple[str, str]] = [("operator of the model", step.operator)] if step.operator else []
-        attributes += [("reads", text) for text in step.reads]
-        attributes += [(f"bytes moved, {region}", f"{count:,}") for region, count in sorted(step.moved.items())]
-        attributes.append(("multiplications and bytes read", f"{step.work:,}"))
-        # A transfer has no separate operator: its data belong to the operation after it.
-        known = trace is not None and step.index < len(trace.sources) and step.name != "transfer"
-        operator = trace.sources[step.index] if trace is not None and known else -1
-        steps.append(
-            InsideStep(step.name, made(step.after), tuple(attributes), ((("writes", step.writes),),), operator)
-        )
-    if not steps:
-        return Inside((), stopped=stream.stopped or "the command stream has no operation")
-    if stream.stopped:
-        last = steps[-1]
-        steps[-1] = InsideStep(last.label, last.reads, (("simulator", stream.stopped),), last.outputs)
-        return Inside(tuple(steps), stopped=stream.stopped)
-    return Inside(tuple(steps), tuple(map(made, stream.results)))
 
 
 def inspect(backend: str, blob: bytes) -> InspectedDelegate:

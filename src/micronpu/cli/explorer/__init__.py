@@ -1,1 +1,0 @@
-"""Model Explorer's view of programs and reports; `main` is what Model Explorer imports."""
