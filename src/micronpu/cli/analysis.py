@@ -56,8 +56,7 @@ def evaluate(
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
         rows = load_data(data, pictures, loaded)
-        truth = load_labels(labels) if labels is not None else None
-        judge = load_metric(metric) if metric is not None else None
+        truth, judge = load_labels(labels), load_metric(metric)
         callback("load", 1.0)
         found = micronpu.evaluate(
             loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, callback=callback

@@ -121,12 +121,10 @@ def compare(
     if report_json != console.STANDARD_OUTPUT:
         out.print(found)
     console.write_json(report_json, found.to_json())
-    if report_html is not None:
-        write_file(report_html, shown(found, "page").encode())
-        out.print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
-    if chart is not None:
-        write_file(chart, shown(found, "plot").encode())
-        out.print(f"Wrote {chart}.", soft_wrap=True, markup=False)
+    for path, form in ((report_html, "page"), (chart, "plot")):
+        if path is not None:
+            write_file(path, shown(found, form).encode())
+            out.print(f"Wrote {path}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
 

@@ -114,7 +114,8 @@ class UserFile:
     def call(self, name: str) -> Any:
         """Return the result of a function of the file, or the value if the name is no function."""
         if not hasattr(self.module, name):
-            functions = [n for n, value in vars(self.module).items() if self._is_own_function(n, value)]
+            own = {n: v for n, v in vars(self.module).items() if inspect.isfunction(v) and not n.startswith("_")}
+            functions = [n for n, value in own.items() if value.__module__ == self.module.__name__]
             hint = f"one of {', '.join(functions)}" if functions else "define it"
             raise ModelError(f"{self.path} has no function {name!r}.", hint=hint)
         value = getattr(self.module, name)
@@ -131,9 +132,6 @@ class UserFile:
             pass  # a builtin without a signature
         with self.guard(f"`{name}` of {self.path} raised an error"):
             return value()
-
-    def _is_own_function(self, name: str, value: Any) -> bool:
-        return inspect.isfunction(value) and value.__module__ == self.module.__name__ and not name.startswith("_")
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
@@ -215,7 +213,7 @@ def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
     Args:
         text: PATH or PATH:INPUT=1x3x48x192,...
     """
-    path, found, sizes = text, re.search(r"\.(?:tflite|onnx)(?=:|$)", text, re.IGNORECASE), ""
+    found = re.search(r"\.(?:tflite|onnx)(?=:|$)", text, re.IGNORECASE)
     if found is None:
         return None
     path, sizes = text[: found.end()], text[found.end() + 1 :]
@@ -310,10 +308,8 @@ class CalibrationInputs:
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
         name: str = "",
     ) -> None:
-        self.source, self.name = source, name
+        self.source, self.name, self._load, self._guard = source, name, load, guard
         self.used: int | None = None
-        self._load = load
-        self._guard = guard
         self._keeps = False
         self._kept: list[Any] | None = None
 
@@ -385,10 +381,7 @@ def _no_calibration(model: Model) -> Any:
 
 
 def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Array, ...]]:
-    """Return arrays with a row per input, one array for each input of the model, as input tuples.
-
-    Rows are joined to the batch size of the example inputs.
-    """
+    """Return arrays, one for each input of the model, as input tuples of the batch size of the example inputs."""
     from micronpu.frontend.export import input_names
 
     names = input_names(model.module)

@@ -5,6 +5,7 @@ Reads only the file: no torch, no ExecuTorch.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.container.payload import content_of
-from micronpu.program.io import file_facts_of, io_of, states_of
+from micronpu.program.io import StoredState, file_facts_of, io_of, states_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
@@ -58,6 +59,7 @@ class Inspection:
 def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
     """Read the contents of a program."""
     summary = read_pte(data, name=name)
+    planned = {method: _planned(data, method) for method in summary.methods}
     return Inspection(
         name=name,
         bytes=len(data),
@@ -67,33 +69,21 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         operators={n: m.operators for n, m in summary.methods.items()},
         delegates=tuple(_delegate(backend_id, blob) for backend_id, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
-        pools={n: _pools(data, n) for n in summary.methods},
-        states={n: _states(data, n) for n in summary.methods},
+        pools={name: own[0] for name, own in planned.items()},
+        states={name: own[1] for name, own in planned.items()},
     )
 
 
-def _states(data: bytes, method: str) -> tuple[Tensor, ...]:
-    try:
+def _planned(data: bytes, method: str) -> tuple[Pools | None, tuple[Tensor, ...]]:
+    """Return the pools and the states of a method; none of either if a payload cannot be read."""
+    pools, states = None, tuple[StoredState, ...]()
+    with contextlib.suppress(PayloadError):
         plan, summary = read_plan(data, method=method)
-        found = states_of(plan, summary.named_data)
-    except PayloadError:
-        return ()
-    return tuple(
-        Tensor(
-            s.name,
-            s.shape,
-            s.dtype,
-            f"{s.bytes:,} bytes" + ("" if s.scale is None else f", {s.scale:g} * (q - {s.zero_point})"),
-        )
-        for s in found
-    )
-
-
-def _pools(data: bytes, method: str) -> Pools | None:
-    try:
-        return pools_of(read_plan(data, method=method)[0])
-    except PayloadError:
-        return None
+        states = states_of(plan, summary.named_data)
+        pools = pools_of(plan)
+    qparams = ["" if s.scale is None else f", {s.scale:g} * (q - {s.zero_point})" for s in states]
+    sizes = (f"{s.bytes:,} bytes{qparams[i]}" for i, s in enumerate(states))
+    return pools, tuple(Tensor(s.name, s.shape, s.dtype, size) for s, size in zip(states, sizes, strict=True))
 
 
 def _io(data: bytes, name: str, method: MethodSummary) -> tuple[Tensor, ...]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
@@ -41,7 +39,7 @@ def targets(
     chips_listed = [chip for chip in known.values() if chip.title in listed]
     if json:
         chips = [_chip(chip) for chip in chips_listed]
-        typer.echo(json_module.dumps({"targets": rows, "chips": chips}, indent=1))
+        console.print_json({"targets": rows, "chips": chips})
         return
     from micronpu.report.plain import plain_table
 
@@ -101,7 +99,7 @@ def passes(json: console.Json = False, debug: console.Debug = False) -> None:
     --disabled-passes disables any of them, unless its line says otherwise."""
     found = catalogue()
     if json:
-        typer.echo(json_module.dumps(found, indent=1))
+        console.print_json(found)
         return
     out = console.output()
     for kind, entries in found.items():

@@ -22,30 +22,25 @@ if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport
 
 
-_Html = Annotated[Path | None, console.option("PATH", "Write the report as a web page.")]
-_Json = Annotated[
-    Path | None, console.option("PATH", "Write the report as JSON; - for stdout (messages go to stderr).")
-]
-
-_Trace = Annotated[
-    Path | None, console.option("PATH", "Write the estimated schedule as a trace for chrome://tracing and Perfetto.")
-]
-_Top = Annotated[
-    int | None,
-    console.option("N", "Show the N most costly rows of each table.", "--top", default="10 of a table of more than 24"),
-]
-_Every = Annotated[bool, typer.Option("--all", help="Show every operation; do not fold repeated ones.")]
-
-
 @dataclass(frozen=True)
 class Reports:
     """Options for the report's outputs and length, one for each field."""
 
-    top: _Top = None
-    every: _Every = False
-    report_html: _Html = None
-    report_json: _Json = None
-    trace: _Trace = None
+    top: Annotated[
+        int | None,
+        console.option(
+            "N", "Show the N most costly rows of each table.", "--top", default="10 of a table of more than 24"
+        ),
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="Show every operation; do not fold repeated ones.")] = False
+    report_html: Annotated[Path | None, console.option("PATH", "Write the report as a web page.")] = None
+    report_json: Annotated[
+        Path | None, console.option("PATH", "Write the report as JSON; - for stdout (messages go to stderr).")
+    ] = None
+    trace: Annotated[
+        Path | None,
+        console.option("PATH", "Write the estimated schedule as a trace for chrome://tracing and Perfetto."),
+    ] = None
     json: console.JsonInstead = False
 
     @property

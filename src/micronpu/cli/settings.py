@@ -206,14 +206,14 @@ class Limits:
         """Return how to verify the program, with the evaluation samples and the metric."""
         from micronpu.cli.files import load_calibration
 
-        labels = None if self.labels is None else load_labels(self.labels)
+        labels = load_labels(self.labels)
         return micronpu.Verification(
             run=run,
             held_out=held_out,
             allow_missing_kernels=missing,
             data=None if self.data is None else load_calibration(self.data, loaded),
             labels=None if self.metric is None and ACCURACY in self._limits() else labels,
-            metric=None if self.metric is None else load_metric(self.metric),
+            metric=load_metric(self.metric),
         )
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:
@@ -224,9 +224,8 @@ class Limits:
         from micronpu.cli.files import load_calibration
         from micronpu.report.budgets import result
 
-        judge = load_metric(self.metric) if self.metric is not None else None
         data, labels = load_calibration(self.data, loaded), load_labels(self.labels)
-        found = micronpu.evaluate(loaded.module, data, program, labels, metric=judge)
+        found = micronpu.evaluate(loaded.module, data, program, labels, metric=load_metric(self.metric))
         if not found.larger_is_better or found.program.score is None:
             raise OptionError(
                 f"{flag_of(ACCURACY)} is a budget on {found.metric}, of which less is better.",

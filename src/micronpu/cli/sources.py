@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,22 +32,19 @@ NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 }
 """Mean and standard deviation of the channels, for values from 0 to 1."""
 
-_Images = Annotated[
-    Path | None,
-    console.option("DIR", "Folder of images as typical inputs, resized and centre-cropped to the input size."),
-]
-_Normalize = Annotated[
-    str | None,
-    console.option("RANGE", f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).", default="0..1"),
-]
-
 
 @dataclass(frozen=True)
 class Pictures:
     """Options for pictures, one for each field."""
 
-    images: _Images = None
-    normalize: _Normalize = None
+    images: Annotated[
+        Path | None,
+        console.option("DIR", "Folder of images as typical inputs, resized and centre-cropped to the input size."),
+    ] = None
+    normalize: Annotated[
+        str | None,
+        console.option("RANGE", f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).", default="0..1"),
+    ] = None
 
     def check(self, others: str | None = None, option: str = "--calibration") -> None:
         """Check the options before the work is done.
@@ -148,15 +146,14 @@ def sources_of(
 ) -> Sources:
     """Return the paths of the command line for the manifest beside a program."""
 
-    def seen(text: str) -> str:
+    def relative(path: str) -> str:
         """Make a path relative to the manifest's folder, unless it is on another drive."""
-        if not text or is_named(text):
-            return text
-        path, colon, name = _parts(text)
-        try:
-            return Path(os.path.relpath(path, program.parent)).as_posix() + colon + name
-        except ValueError:
-            return text
+        with contextlib.suppress(ValueError):
+            return Path(os.path.relpath(path, program.parent)).as_posix()
+        return path
+
+    def seen(text: str) -> str:
+        return _moved(text, relative)
 
     return Sources(
         seen(model),
@@ -178,10 +175,7 @@ def found_sources(
     """
 
     def seen(text: str) -> str:
-        if not text or is_named(text):
-            return text
-        path, colon, name = _parts(text)
-        return os.path.normpath(manifest.parent / path) + colon + name
+        return _moved(text, lambda path: os.path.normpath(manifest.parent / path))
 
     found = replace(
         sources,
@@ -209,6 +203,14 @@ def found_sources(
     return found
 
 
+def _moved(text: str, move: Callable[[str], str]) -> str:
+    """Return a model or data argument with another path; one without a path unchanged."""
+    if not text or is_named(text):
+        return text
+    path, colon, name = _parts(text)
+    return move(path) + colon + name
+
+
 def _parts(text: str) -> tuple[str, str, str]:
     """Split a model or data argument into path, colon and the rest."""
     path, colon, name = text.rpartition(":")
@@ -223,10 +225,12 @@ def _is_python(text: str) -> bool:
     return not is_named(text) and _parts(text)[0].endswith(_PYTHON)
 
 
-def load_labels(text: str) -> Any:
-    """Return the one array that ``text`` names."""
+def load_labels(text: str | None) -> Any:
+    """Return the one array that ``text`` names; None for None."""
     from micronpu.cli.files import load_arrays
 
+    if text is None:
+        return None
     arrays = load_arrays(text)
     if len(arrays) != 1:
         raise ModelError(
@@ -236,11 +240,11 @@ def load_labels(text: str) -> Any:
     return next(iter(arrays.values()))
 
 
-def load_metric(text: str) -> str | Callable[..., Any]:
-    """Return the name of a metric, or the function that ``file.py:function`` names."""
+def load_metric(text: str | None) -> str | Callable[..., Any] | None:
+    """Return the name of a metric, or the function that ``file.py:function`` names; None for None."""
     from micronpu.cli.files import UserFile
 
-    path, colon, name = text.rpartition(":")
+    path, colon, name = (text or "").rpartition(":")
     if not colon:
         return text
     file = UserFile(Path(path))

@@ -61,8 +61,7 @@ class Worker:
         self._model = load_model(task.model)
         self._calibration = load_data(task.calibration, task.pictures, self._model).keep()
         self._data = list(load_calibration(task.data, self._model)) if task.data is not None else None
-        self._labels = load_labels(task.labels) if task.labels is not None else None
-        self._metric = load_metric(task.metric) if task.metric is not None else None
+        self._labels, self._metric = load_labels(task.labels), load_metric(task.metric)
         self._measurements = dict(task.measurements)
 
     def run(self, job: Job) -> Candidate:
@@ -111,7 +110,7 @@ def in_processes(
             late = [] if ready else [min(busy, key=lambda connection: busy[connection].begun)]
             for connection in ready or late:
                 member = busy[connection]  # type: ignore[index]
-                yield member.end() if ready else member.give_up(seconds)
+                yield member.end(None if ready else seconds)
                 if not waiting:
                     continue
                 if not member.is_alive():
@@ -147,22 +146,18 @@ class _Process:
         self.job, self.begun = job, time.monotonic()
         self._send(job)
 
-    def end(self) -> tuple[Job, Candidate]:
-        """Return the row that the process has sent, or a failed row if it has ended."""
+    def end(self, late: float | None = None) -> tuple[Job, Candidate]:
+        """Return the row that the process has sent; a failed one if it has ended, or is stopped as too late."""
         job, self.job = self.job, None
         assert job is not None
-        try:
-            return job, self.connection.recv()
-        except (EOFError, OSError):
-            self.close()
-            return job, failed(job, "The process that compiled it has ended.")
-
-    def give_up(self, seconds: float) -> tuple[Job, Candidate]:
-        """Stop the process during its job, and return a failed row."""
-        job, self.job = self.job, None
-        assert job is not None
+        why = "The process that compiled it has ended."
+        if late is not None:
+            why = f"It was not compiled within {late:g} s. Try: --timeout {2 * late:g}"
+        with contextlib.suppress(EOFError, OSError):
+            if late is None:
+                return job, self.connection.recv()
         self.close()
-        return job, failed(job, _late(seconds))
+        return job, failed(job, why)
 
     def close(self) -> None:
         """Stop the process, even during a job."""
@@ -180,10 +175,6 @@ class _Process:
 
 _PATIENCE_SECONDS = 1.0
 """Seconds for a process to end itself and its children."""
-
-
-def _late(seconds: float) -> str:
-    return f"It was not compiled within {seconds:g} s. Try: --timeout {2 * seconds:g}"
 
 
 def _what(name: str, measurements: str | None) -> str:

@@ -131,27 +131,12 @@ def _head(
 ) -> bytes:
     """Return the bytes before the program."""
     size = -(-(KERNELS_AT + 4 * len(kernels)) // ALIGNMENT) * ALIGNMENT
+    named = (version, metadata.version("executorch"), board.accelerator, board.memory_mode)
     planned = [*pools.planned, *[0] * (MOST_PLANNED - len(pools.planned))]
+    sizes = (pools.method, pools.temporary, len(pools.planned), *planned)
+    about = (len(program), hashlib.sha256(program).digest(), *(text.encode() for text in named))
     head = bytearray(size)
-    _HEAD.pack_into(
-        head,
-        0,
-        MAGIC,
-        LAYOUT,
-        size,
-        len(program),
-        hashlib.sha256(program).digest(),
-        version.encode(),
-        metadata.version("executorch").encode(),
-        board.accelerator.encode(),
-        board.memory_mode.encode(),
-        pools.method,
-        pools.temporary,
-        len(pools.planned),
-        *planned,
-        io_crc,
-        len(kernels),
-    )
+    _HEAD.pack_into(head, 0, MAGIC, LAYOUT, size, *about, *sizes, io_crc, len(kernels))
     struct.pack_into(f"<{len(kernels)}I", head, KERNELS_AT, *(zlib.crc32(name.encode()) for name in kernels))
     struct.pack_into("<I", head, SIGNED_AT, int(sign is not None))
     if sign is not None:
