@@ -154,7 +154,8 @@ def evaluate(
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
-    with closing(_Finished(program, method, fast)) as finished:
+    finished = _Finished(program, method, fast)
+    with closing(finished.program):
         finished.check_output(output)
         sequences = Sequences.of(data, finished.examples) if finished.has_states else None
         rows = (
@@ -171,7 +172,7 @@ def evaluate(
         if quantized is not None:
             runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, quantized_progress, begins)
         run_program = partial(finished.run, output=output)
-        runs["program"] = lambda: _run_rows(run_program, rows, output, progress, begins, finished.reset)
+        runs["program"] = lambda: _run_rows(run_program, rows, output, progress, begins, finished.program.reset)
         results: dict[str, tuple[Array, float]] = {}
         for name, run in runs.items():
             start = time.perf_counter()
@@ -503,12 +504,9 @@ class _Finished:
             known = (io.inputs, io.outputs)
         self.labels = file_facts_of(summary.named_data, plan.name).labels
         self._inputs, self._outputs = io_of(plan, summary.named_data, known)
-        self._program = ArrayProgram(data, RunOptions(fast=fast), method=plan.name, name=name)
-        self.has_states = bool(self._program.states)
+        self.program = ArrayProgram(data, RunOptions(fast=fast), method=plan.name, name=name)
+        self.has_states = bool(self.program.states)
         self.examples = tuple(self._example(b, name) for b in self._inputs)
-
-    def close(self) -> None:
-        self._program.close()
 
     @staticmethod
     def _example(io: ProgramIO, name: str) -> torch.Tensor:
@@ -565,9 +563,6 @@ class _Finished:
             return np.asarray((result.astype(np.float32) - io.zero_point) * np.float32(io.scale))
         return result
 
-    def reset(self) -> None:
-        self._program.reset()
-
     def run(self, row: Row, output: int) -> Array:
         """Return one output for a sample of the float model."""
-        return self.as_float(self._program.run_arrays(*self.as_given(row))[output], output)
+        return self.as_float(self.program.run_arrays(*self.as_given(row))[output], output)

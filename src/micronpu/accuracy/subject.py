@@ -340,11 +340,7 @@ class Subject:
         return device_for(self.target, self.options).capabilities.has_int16
 
     def quantizer(self, how: Quantization) -> StaticQuantizer:
-        """Return the quantizer for the target.
-
-        Raises:
-            OptionError: the options or the quantization do not fit the target.
-        """
+        """Return the quantizer for the target."""
         return how.quantizer_for(device_for(self.target, self.options).quantizer)
 
     @cached_property

@@ -326,22 +326,15 @@ def scores_for_softmax(module: GraphModule) -> Sequence[Node]:
 
 
 _MODULES = {name.lower(): name for name in torch.nn.modules.activation.__all__}
-
-
-def _module(overload: str) -> str:
-    """Return the name of the class in `torch.nn` of an activation."""
-    return _MODULES[overload.split(".")[0].replace("_", "")]
-
+_RECTIFIERS = {overload: _MODULES[overload.split(".")[0].replace("_", "")] for overload in RECTIFIERS}
+"""Name of the class in `torch.nn` of each activation."""
 
 CHANGES: tuple[Change, ...] = (
     *(
         Change(
-            f"ReLU for {_module(overload)}",
-            f"torch.nn.ReLU() where torch.nn.{_module(overload)} is.",
-            TRAIN,
-            rewritten([overload], rectified),
+            f"ReLU for {name}", f"torch.nn.ReLU() where torch.nn.{name} is.", TRAIN, rewritten([overload], rectified)
         )
-        for overload in RECTIFIERS
+        for overload, name in _RECTIFIERS.items()
     ),
     Change(
         "nearest for bilinear",

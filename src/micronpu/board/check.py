@@ -203,11 +203,7 @@ def check_on_board(
     console: ConsoleCallback | None = None,
     on_run: RunCallback | None = None,
 ) -> BoardOutcome:
-    """Run vectors in Arm's runner on a board, and compare every element.
-
-    Raises:
-        MicroNpuError: the board cannot run the model, or the firmware does not finish.
-    """
+    """Run vectors in Arm's runner on a board, and compare every element."""
     options = options or MachineOptions()
     times: list[float] = []
     with VirtualBoard(
@@ -244,11 +240,7 @@ def check_on_board(
 def check_in_nsys(
     model: BoardModel, rows: Rows, board: NsysBoard, *, console: ConsoleCallback | None = None
 ) -> BoardOutcome:
-    """Run vectors of a Neutron program for silicon in NXP's simulator, and compare every element.
-
-    Raises:
-        MicroNpuError: the runner fails, or does not finish.
-    """
+    """Run vectors of a Neutron program for silicon in NXP's simulator, and compare every element."""
     begin = time.perf_counter()
     try:
         found = board.run_rows(rows.inputs)

@@ -126,11 +126,7 @@ def read_model(data: bytes, name: str = "The model", *, method: str = "") -> Boa
 
 
 def methods_of(data: bytes, name: str = "The model") -> tuple[str, ...]:
-    """Return the methods of a `.pte` with several, in the file's order; ("",) for anything else.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Return the methods of a `.pte` with several, in the file's order; ("",) for anything else."""
     known = tuple(read_pte(data, name=name).methods) if data[4:6] == IDENTIFIER[:2] else ()
     return known if len(known) > 1 else ("",)
 
@@ -172,11 +168,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
 
 
 def model_of(data: bytes, plan: Plan, summary: PteSummary, name: str, accelerator: str, scratch: int = 0) -> BoardModel:
-    """Return the model of a method of a program, whose plan is checked.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Return the model of a method of a program, whose plan is checked."""
     check_plan(data, name, plan.name)
     return BoardModel(
         name,

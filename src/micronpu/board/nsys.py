@@ -61,11 +61,7 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
 
 
 def read_program(data: bytes, name: str = "The program", *, method: str = "") -> BoardModel:
-    """Return inputs and outputs of a program, for silicon or for this machine.
-
-    Raises:
-        PayloadError: it is damaged.
-    """
+    """Return inputs and outputs of a program, for silicon or for this machine."""
     plan, summary = read_plan(data, name=name, method=method)
     if plan.name != next(iter(summary.methods)):
         data = with_method_first(data, plan.name, name)  # the runner runs the first method

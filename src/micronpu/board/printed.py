@@ -90,11 +90,7 @@ def count(digits: str) -> int:
 
 
 def read_printed(data: bytes, name: str) -> Printed:
-    """Read a log.
-
-    Raises:
-        FileError: lines are missing or damaged.
-    """
+    """Read a log."""
     found = Printed()
     with numbers_read(name):
         _read_lines(found, data, name)

@@ -170,11 +170,7 @@ class ExpectedOutputs:
 
 
 def flash(image: Path, options: ProbeOptions) -> str:
-    """Write a firmware, verify it and leave the core halted after a reset; return a description of what was done.
-
-    Raises:
-        BoardError: it is for another core, a memory is missing or locked, or the connection is lost.
-    """
+    """Write a firmware, verify it and leave the core halted after a reset; return a description of what was done."""
     elf = Elf.read(image)
     with Remote(options.gdb, options.seconds) as remote:
         core, note = _load(remote, elf, options)
@@ -231,9 +227,6 @@ def run_on_probe(
 
     Args:
         reference: with which the printed outputs are compared; without, the firmware's own verdict counts.
-
-    Raises:
-        BoardError: see `flash`; the firmware does not end in time, or is of another program.
     """
     elf = Elf.read(image)
     with contextlib.ExitStack() as stack:

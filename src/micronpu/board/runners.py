@@ -80,11 +80,7 @@ class Runner:
         return path
 
     def function(self) -> int:
-        """Return the address of the function that runs the model once.
-
-        Raises:
-            BoardError: the image is not installed, or has no such function.
-        """
+        """Return the address of the function that runs the model once."""
         return _function(self.image(), package().function)
 
 

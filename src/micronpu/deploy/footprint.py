@@ -37,12 +37,7 @@ class Component:
 
 
 def footprint(image: Path, linker_map: Path) -> tuple[Component, ...]:
-    """Return the components of a firmware, without empty ones; their sums are the sizes of the sections.
-
-    Raises:
-        BoardError: the firmware is no ELF file for a Cortex-M.
-        FileError: a file cannot be read.
-    """
+    """Return the components of a firmware, without empty ones; their sums are the sizes of the sections."""
     elf = Elf.read(image)
     text = read_file(linker_map, "The linker's map").decode(errors="replace")
     pieces = _pieces(text.partition(_START)[2].splitlines())

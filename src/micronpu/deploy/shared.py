@@ -324,11 +324,7 @@ def check_shared(programs: Sequence[Facts], *, concurrent: bool = False) -> None
 
 
 def _check_names(programs: Sequence[Facts]) -> None:
-    """Refuse methods whose files, or names in C, collide with others.
-
-    Raises:
-        OptionError: there are two of one name.
-    """
+    """Refuse methods whose files, or names in C, collide with others."""
     several = [facts for facts in programs if not facts.is_whole]
     own = {file: [file, f"{file}_data"] for file in (facts.file for facts in several)}
     names = [facts.name for facts in programs] + [f"{facts.name}_vectors" for facts in several]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 COMPILER = "arm-none-eabi-g++"
-
 PACKAGES = {
     "cmake": ("cmake", "cmake"),
     "ninja": ("ninja-build", "ninja"),

@@ -63,20 +63,10 @@ class Candidate:
         head, memory = report.headline, report.memory
         left = list(dict.fromkeys(v.operator for v in report.left_over))
         known = [r.over == 0 for r in memory.regions if r.capacity is not None] if memory is not None else []
+        figures = (head.milliseconds, head.low, head.high, head.sram, head.flash, all(known) if known else None)
         return cls(
-            target,
-            activations,
-            head.milliseconds,
-            head.low,
-            head.high,
-            head.sram,
-            head.flash,
-            all(known) if known else None,
-            report.share,
-            report.partitions,
-            head.sqnr,
-            score,
-            f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
+            *(target, activations, *figures, report.share, report.partitions, head.sqnr, score),
+            blocks=f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
             what=what,
             resident="" if report.resident is None else str(report.resident),
             basis="; ".join(t.source for t in report.latency),

@@ -81,9 +81,6 @@ def decode_text(kind: type[Value], text: str | bytes, form: tuple[str, int], nam
         form: name and version of the format, such as "micronpu report".
         name: of the text in messages.
         hint: what writes such a text.
-
-    Raises:
-        FileError: it is none of this format and version, or damaged.
     """
     what = form[0].rpartition(" ")[2]
     try:

@@ -138,11 +138,9 @@ def _place(verdict: Verdict | None) -> str:
 def _figures(before: DelegationReport, after: DelegationReport) -> tuple[Figure, ...]:
     """Return figures of each processor and memory that either report has, most important first."""
     a, b = (_numbers(report) for report in (before, after))
-    found = []
-    for name in dict.fromkeys((*a, *b)):
-        (first, digits), (second, more) = a.get(name, (None, 0)), b.get(name, (None, 0))
-        found.append(Figure(name, first, second, max(digits, more)))
-    return tuple(found)
+    nothing = None, 0
+    pairs = ((name, a.get(name, nothing), b.get(name, nothing)) for name in dict.fromkeys((*a, *b)))
+    return tuple(Figure(name, first[0], second[0], max(first[1], second[1])) for name, first, second in pairs)
 
 
 def _numbers(report: DelegationReport) -> dict[str, tuple[float, int]]:

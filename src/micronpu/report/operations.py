@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
 from micronpu.ir.graph import Node, Origin
@@ -30,13 +30,8 @@ class BusTraffic:
     written_beats: int = 0
 
     def __add__(self, other: BusTraffic) -> BusTraffic:
-        return BusTraffic(
-            self.memory,
-            self.read_bytes + other.read_bytes,
-            self.written_bytes + other.written_bytes,
-            self.read_beats + other.read_beats,
-            self.written_beats + other.written_beats,
-        )
+        counts = [name.name for name in fields(self) if name.name != "memory"]
+        return BusTraffic(self.memory, *(getattr(self, name) + getattr(other, name) for name in counts))
 
     def __str__(self) -> str:
         """``19,490,040 bytes read in 2,437,008 beats, 7,644,632 written in 955,579 (Sram)``."""

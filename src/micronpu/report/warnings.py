@@ -83,10 +83,13 @@ def check_runs(warnings: Sequence[ReportWarning]) -> None:
     Raises:
         BudgetError: names the first operator without a kernel, and the number of others.
     """
-    without = [warning for warning in warnings if warning.rule == NO_KERNEL]
-    if without:
-        more = f" ({len(without) - 1} more of the kind in the report.)" if len(without) > 1 else ""
-        raise BudgetError(without[0].what + more, hint=without[0].hint)
+    _refuse([warning for warning in warnings if warning.rule == NO_KERNEL])
+
+
+def _refuse(warnings: Sequence[ReportWarning]) -> None:
+    if warnings:
+        more = f" ({len(warnings) - 1} more of the kind in the report.)" if len(warnings) > 1 else ""
+        raise BudgetError(warnings[0].what + more, hint=warnings[0].hint)
 
 
 def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] = str) -> None:
@@ -110,10 +113,7 @@ def check_strict(warnings: Sequence[ReportWarning]) -> None:
     Raises:
         BudgetError: quotes the first one, and their number.
     """
-    severe = [warning for warning in warnings if warning.is_severe]
-    if severe:
-        more = f" ({len(severe) - 1} more of the kind in the report.)" if len(severe) > 1 else ""
-        raise BudgetError(severe[0].what + more, hint=severe[0].hint)
+    _refuse([warning for warning in warnings if warning.is_severe])
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,6 @@ def opened(model: Any, example_inputs: Any, calibration: Any, verify_import: boo
         model: a module or program, or the path of a file.
         example_inputs: in order or by name; for a file None, or inputs of the sizes that it leaves open.
         verify_import: False not to compare a file with its runtime.
-
-    Raises:
-        MicroNpuError: see `read_model`, and `called_by_name`.
     """
     by_name = isinstance(example_inputs, Mapping)
     if is_model_file(model):

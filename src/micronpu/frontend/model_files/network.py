@@ -366,9 +366,6 @@ class NetworkBuilder:
 
         Returns:
             The numbers of its results.
-
-        Raises:
-            ModelError: its operands are invalid, or a result is too large.
         """
         step = NetworkStep(function, operands, (), rounding)
         made = self._tried(name, step, operands)

@@ -39,11 +39,7 @@ def constant_of(given: Any, name: str, path: Path, budget: Budget) -> torch.Tens
 
 
 def with_data(message: Any, path: Path, budget: Budget) -> None:
-    """Put the external data of all constants, anywhere in a message of ONNX, into the message.
-
-    Raises:
-        ModelError: the data is in a file that is not read, see `constant_of`.
-    """
+    """Put the external data of all constants, anywhere in a message of ONNX, into the message."""
     import onnx
 
     for field, value in message.ListFields():

@@ -121,16 +121,10 @@ def sparsity_view(report: SparsityReport) -> RenderableType:
     layers = plain_table(*columns, numbers=counts, title="Layers", title_justify="left")
     layers.columns[0].no_wrap = True
     for layer in report.layers:
-        layers.add_row(
-            layer.name,
-            shape_text(layer.shape),
-            "sparse" if layer.sparse else "dense",
-            f"{layer.cycles_dense:,}" if layer.cycles_dense else NOTHING,
-            f"{layer.cycles_sparse:,}" if layer.cycles_sparse else NOTHING,
-            f"{layer.cycles:,}" if layer.cycles else NOTHING,
-            f"{layer.sensitivity:.4f}" if layer.sensitivity else NOTHING,
-            layer.why,
-        )
+        cycles = [f"{n:,}" if n else NOTHING for n in (layer.cycles_dense, layer.cycles_sparse, layer.cycles)]
+        loss = f"{layer.sensitivity:.4f}" if layer.sensitivity else NOTHING
+        state = "sparse" if layer.sparse else "dense"
+        layers.add_row(layer.name, shape_text(layer.shape), state, *cycles, loss, layer.why)
     notes = [Text.assemble(("Note: ", "bold"), note) for note in report.notes]
     return Group(Text(report.summary(), style="bold"), "", points, "", layers, *notes)
 

@@ -110,8 +110,7 @@ def difference_view(difference: Difference) -> RenderableType:
         if figure.before != figure.after:
             figures.add_row(*map(Text, figure_texts(figure)))
     parts: list[RenderableType] = [Text(f"{difference.before} -> {difference.after}", style="bold"), "", figures]
-    if difference.causes:
-        parts[1:1] = [*(Text(str(cause)) for cause in difference.causes)]
+    parts[1:1] = [Text(str(cause)) for cause in difference.causes]
     if difference.moved:
         table = plain_table("operator", "before", "after", "line", "why")
         for moved in difference.moved:
@@ -222,12 +221,9 @@ def candidate_rows(candidate: Candidate, metric: str) -> tuple[list[str], tuple[
 
 
 def _line(mark: str, cells: Sequence[str], widths: Sequence[int], style: str) -> RenderableType:
-    """Return a line of a table whose first columns are texts and the others numbers."""
-    texts = [c.ljust(w) if n < _TEXTS else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
+    """Return a line of a table whose first column is a text and the others numbers."""
+    texts = [c.rjust(w) if n else c.ljust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
     return Text(f"{mark:2}{'  '.join(texts)}".rstrip(), style=style, overflow="fold")
-
-
-_TEXTS = 1
 
 
 @shows(Fixes)
@@ -236,7 +232,8 @@ def fixes_view(fixes: Fixes) -> RenderableType:
     tried = plain_table("tried", "gain on the rows to choose by", "")
     for attempt in fixes.attempts:
         tried.add_row(*map(Text, (attempt.name, str(attempt.gain), "kept" if attempt.kept else "")))
-    table = plain_table("", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", numbers=_FIX_NUMBERS)
+    numbers = ("SQNR", "cycles", ".pte bytes")
+    table = plain_table("", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", numbers=numbers)
     for number, choice in enumerate(fixes.choices):
         mark = f"{number} *" if choice.best else str(number)
         cycles = f"{choice.cycles:,}" if choice.cycles is not None else NOTHING
@@ -245,9 +242,6 @@ def fixes_view(fixes: Fixes) -> RenderableType:
         table.add_row(*(Text(cell, style="bold" if choice.best else "") for cell in cells))
     note = Text("* nothing else is as near to float for as few cycles and bytes", style="dim")
     return Group(Text(fixes.summary, style="bold"), "", *((tried, "") if fixes.attempts else ()), table, note)
-
-
-_FIX_NUMBERS = ("SQNR", "cycles", ".pte bytes")
 
 
 _SPOTS = 6
@@ -292,16 +286,15 @@ def _ideas(advice: Advice) -> RenderableType:
     table.add_row(*map(Text, ("as it is", "", "100 %", *_figures(advice.price), "")), style="dim")
     for idea in (*advice.ideas, *(() if advice.together is None else (advice.together,))):
         time = NOTHING if idea.ratio is None else f"{100 * idea.ratio:.0f} %"
-        figures = _figures(idea.price) if idea.price is not None else (NOTHING, NOTHING)
-        shown = idea.results if not idea.failure else "does not compile"
-        style = "green" if idea.is_worth else ""
-        table.add_row(*map(Text, (idea.name, str(idea.places or NOTHING), time, *figures, shown)), style=style)
+        cells = (idea.name, str(idea.places or NOTHING), time, *_figures(idea.price))
+        shown = "does not compile" if idea.failure else idea.results
+        table.add_row(*map(Text, (*cells, shown)), style="green" if idea.is_worth else "")
     return table
 
 
-def _figures(price: Price) -> tuple[str, str]:
-    time = NOTHING if price.milliseconds is None else f"{price.milliseconds:.3g}"
-    return time, NOTHING if price.sram_bytes is None else f"{price.sram_bytes:,}"
+def _figures(price: Price | None) -> tuple[str, str]:
+    time = NOTHING if price is None or price.milliseconds is None else f"{price.milliseconds:.3g}"
+    return time, NOTHING if price is None or price.sram_bytes is None else f"{price.sram_bytes:,}"
 
 
 def _where(idea: Idea) -> str:

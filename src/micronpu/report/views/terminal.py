@@ -118,7 +118,9 @@ def program_view(
     report: DelegationReport, seconds: Mapping[str, float], top: int | None = None, every: bool = False
 ) -> RenderableType:
     """Return the report of a finished program, and the times of its compilation."""
-    return Group(report_view(report, top, every), "", _seconds(seconds))
+    steps = ", ".join(f"{name} {time:.2f} s" for name, time in seconds.items())
+    times = Text(f"{sum(seconds.values()):.2f} s: {steps}", style="dim")
+    return Group(report_view(report, top, every), "", times)
 
 
 def _partition(number: int, rows: list[TableRow], kind: str, top: int | None, every: bool) -> list[RenderableType]:
@@ -218,8 +220,3 @@ def _reason(reason: Reason) -> RenderableType:
     for label, text in lines:
         grid.add_row(f"{label}:", Text(text))
     return grid
-
-
-def _seconds(seconds: Mapping[str, float]) -> RenderableType:
-    steps = ", ".join(f"{name} {time:.2f} s" for name, time in seconds.items())
-    return Text(f"{sum(seconds.values()):.2f} s: {steps}", style="dim")

@@ -60,14 +60,13 @@ class SparsityOptions:
     def __post_init__(self) -> None:
         if self.pattern not in PATTERNS:
             raise OptionError(f"There is no sparsity pattern {self.pattern!r}.", hint=f"one of {', '.join(PATTERNS)}")
-        for name, low, high in (("max_loss", 0, math.inf), ("max_cycles", 0, math.inf)):
-            if getattr(self, name) is not None:
-                self._number(name, low, high)
-        self._number("rate", 0, 1)
-        self._number("damping", 0, 10)
-        self._number("held_back", 0, 0.9)
-        self._number("least_samples", 0, 100)
-        self._number("least_gain", 0, 1)
+        highest = {"rate": 1, "damping": 10, "held_back": 0.9, "least_samples": 100, "least_gain": 1}
+        highest |= {name: math.inf for name in ("max_loss", "max_cycles") if getattr(self, name) is not None}
+        for name, high in highest.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:
+                upper = f" to {high:g}" if high < math.inf else " on"
+                raise OptionError(f"`{name}` is {value!r}; it is a number from 0{upper}.", hint=f"{name}=0")
         for name, least in (("points", 1), ("steps", 0), ("batch", 1), ("seed", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -79,12 +78,6 @@ class SparsityOptions:
         if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
             raise OptionError(f"`dense` is {names!r}; it is a list of names of layers.", hint='dense=("classifier",)')
         object.__setattr__(self, "dense", tuple(names))
-
-    def _number(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            upper = f" to {high:g}" if high < math.inf else " on"
-            raise OptionError(f"`{name}` is {value!r}; it is a number from {low:g}{upper}.", hint=f"{name}={low:g}")
 
 
 def sparsity_options(given: Any) -> SparsityOptions | None:

@@ -58,13 +58,7 @@ _JUDGED_ALONE = 100
 
 @dataclass(frozen=True)
 class _Stop:
-    """An intermediate network of the search.
-
-    Attributes:
-        state: its tensors.
-        point: its cost and accuracy.
-        price: its cost by layer.
-    """
+    """An intermediate network of the search: its tensors, its cost and accuracy, and its cost by layer."""
 
     state: dict[str, Tensor]
     point: SparsePoint
@@ -349,13 +343,9 @@ class _SparsitySearch:
         return self._result(stops, best, sparse, errors)
 
     def _possible(self) -> list[PrunableLayer]:
-        found = []
-        for layer in self.layers:
-            if layer.title in self.options.dense or layer.name in self.options.dense:
-                self.why[layer.name] = "named in `dense`"
-            elif layer not in self.given:
-                found.append(layer)
-        return found
+        dense = [layer for layer in self.layers if not {layer.title, layer.name}.isdisjoint(self.options.dense)]
+        self.why |= {layer.name: "named in `dense`" for layer in dense}
+        return [layer for layer in self.layers if layer not in dense and layer not in self.given]
 
     def _enough(self, layers: Sequence[PrunableLayer], moments: Moments) -> list[PrunableLayer]:
         found = []

@@ -15,7 +15,7 @@ a layer is fitted to the inputs from already fitted layers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -181,11 +181,11 @@ def refit(
     fitted = {layer.nodes[0]: layer for layer in layers if can_be_fitted(student, layer)}
     with torch.no_grad():
         for number, node in enumerate(nodes):
-            walk.compute_wanted()
+            walk.compute(walk.teachers)
             layer = fitted.get(node.name)
             if layer is not None:
                 _fit(node, layer.matrices[0], walk, layer in given, layer in pruning, damping)
-            walk.compute()
+            walk.compute(walk.students)
             progress((number + 1) / len(nodes))
 
 
@@ -202,6 +202,7 @@ class _PairedRun:
 
     Attributes:
         mine, wanted: results of the nodes of the student and the teacher for each part, until their last use.
+        students, teachers: the runs that compute them, node by node.
     """
 
     def __init__(self, student: GraphModule, teacher: GraphModule, parts: Sequence[Row]) -> None:
@@ -209,19 +210,14 @@ class _PairedRun:
         self.mine: list[Values] = [{} for _ in parts]
         self.wanted: list[Values] = [{} for _ in parts]
         runs = (Run(student, functools.partial(function_of, model)) for model in (student, teacher))
-        self._mine, self._wanted = (
+        self.students, self.teachers = (
             [run.each(own, *part) for own, part in zip(values, parts, strict=True)]
             for run, values in zip(runs, (self.mine, self.wanted), strict=True)
         )
 
-    def compute_wanted(self) -> None:
-        """Compute the teacher's result of the next node."""
-        for run in self._wanted:
-            next(run)
-
-    def compute(self) -> None:
-        """Compute the student's result of the next node."""
-        for run in self._mine:
+    def compute(self, runs: Sequence[Iterator[object]]) -> None:
+        """Compute the result of the next node for each part, of `teachers` or `students`."""
+        for run in runs:
             next(run)
 
     def __len__(self) -> int:
