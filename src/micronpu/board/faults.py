@@ -53,14 +53,9 @@ _STATUS = {
     "ecc_fault": "ECC fault of the NPU's memory",
 }
 _CHANNELS = {
-    0: "command stream",
-    1: "input",
-    2: "weights",
-    3: "biases and scales",
-    4: "reads of a copy",
-    8: "output",
+    0: "command stream", 1: "input", 2: "weights", 3: "biases and scales", 4: "reads of a copy", 8: "output",
     9: "writes of a copy",
-}
+}  # fmt: skip
 """Source of a bus abort by faulting_channel, on Ethos-U55 and U65."""
 _STATUS_PRINTED = re.compile(r"STATUS of (ethos-[\w-]+) is 0x([0-9a-f]{8})")
 _TOOLS = ("arm-none-eabi-addr2line", "llvm-symbolizer", "gdb-addr2line", "addr2line")

@@ -275,8 +275,7 @@ class Machine:
             self._pend(place.irq)
 
     def _raise_again(self) -> None:
-        """Raise interrupts again that the driver has not handled: an NPU's interrupt line stays high until it is
-        cleared."""
+        """Raise interrupts again that the driver has not handled: an NPU's line stays high until it is cleared."""
         for npu, place in dict(self._places.values()).items():
             if npu.interrupt and npu.registers.field("STATUS", "irq_raised"):
                 self._pend(place.irq)

@@ -54,8 +54,7 @@ class Printed:
         return list(dict.fromkeys(name for name, *_ in (*self.outputs, *self.values)))
 
     def outputs_of(self, name: str) -> dict[str, Array]:
-        """Return "output_0" and so on of a program, with a row for each vector, as `micronpu deploy --vectors` accepts
-        them."""
+        """Return "output_0" and so on of a program, with a row for each vector, as `deploy --vectors` accepts them."""
         found: dict[int, dict[int, Array]] = {}
         for (program, vector, output), array in self.outputs.items():
             if program == name:

@@ -38,14 +38,8 @@ _RUNS = {
 }
 """Values of Tag_CPU_arch that run on an architecture."""
 _NAMES = {
-    10: "7-M or another Armv7",
-    11: "6-M",
-    12: "6S-M",
-    13: "7E-M",
-    16: "8-M.base",
-    17: "8-M.main",
-    21: "8.1-M.main",
-}
+    10: "7-M or another Armv7", 11: "6-M", 12: "6S-M", 13: "7E-M", 16: "8-M.base", 17: "8-M.main", 21: "8.1-M.main",
+}  # fmt: skip
 _VERDICT = re.compile(rb"^(PASS|FAIL): [^\r\n]*\r?\n", re.MULTILINE)
 _PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$", re.MULTILINE)
 _GRACE = 0.3
@@ -291,10 +285,8 @@ class _Run:
 
     def _poll(self) -> None:
         """Read the serial port."""
-        if self._port is None:
-            return
         try:
-            self._print(self._port.read(1 << 16))
+            self._print(b"" if self._port is None else self._port.read(1 << 16))
         except OSError as error:
             raise BoardError(f"The serial port was lost while the firmware ran: {error}.") from error
 

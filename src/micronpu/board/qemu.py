@@ -82,9 +82,7 @@ class Emulator:
     def __init__(self, machine: str, image: Path, data: Sequence[tuple[Path, int]] = ()) -> None:
         path, _ = find_qemu()
         command = [path, "-M", machine, "-display", "none", "-monitor", "none", "-serial", "stdio", "-S"]
-        # The debugger gets semihosting calls except console output, and refuses them: firmware must not access files of
-        # this
-        # machine.
+        # The debugger gets semihosting calls but console output, and refuses them: firmware must not access files here.
         command += ["-semihosting-config", "enable=on,target=gdb", "-kernel", str(image)]
         for file, address in data:
             escaped = str(file).replace(",", ",,")

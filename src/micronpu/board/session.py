@@ -23,9 +23,8 @@ SECONDS = 120.0
 _TEMPORARY_POOL = 32 << 20
 """Bytes of the temporary pool of the runner for `.pte`: the scratch memory of the NPU."""
 _LR = 14
-# The runner searches a note of Arm's exporter in 32 MB behind the model's first byte, to print it: a second of
-# emulation
-# without such a note.  A note behind the program's last byte ends the search.
+# The runner searches a note of Arm's exporter in 32 MB behind the model's first byte, to print it, which takes a second
+# of emulation without such a note.  A note behind the program's last byte ends the search.
 _NOTE = b"--memory-mode=Shared_Sram\0"
 _FAILURE = re.compile(r"^(?:ERROR|E |.*(?:[Ff]ailed|Missing|mismatch|not aligned)).*$", re.MULTILINE)
 

@@ -90,10 +90,8 @@ def admitted(space: str = "aten") -> frozenset[str]:
     """Return the overloads of a namespace that a saved program may call, such as ``add.Tensor``.
 
     These are the operators of the importers, those with a kernel in ExecuTorch, those of `_WRITTEN`, and the in-place
-    form
-    of each. Excluded are overloads that write into an operand other than the first, compute a gradient, or return
-    anything
-    but tensors.
+    form of each. Excluded are overloads that write into an operand other than the first, compute a gradient, or return
+    anything but tensors.
     """
     import torch
 

@@ -85,8 +85,7 @@ class UserFile:
             self.module = self._load()
 
     def _load(self) -> ModuleType:
-        # Import it under its own name, so that the user's helpers that import it get the same module; not if a library
-        # has it.
+        # Under its own name, unless a library has it, so that the user's helpers that import it get the same module.
         name = self.path.stem
         if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names or _is_installed(name):
             name = f"_micronpu_{name}"
@@ -135,8 +134,7 @@ class UserFile:
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
-        """Let the user's code import modules of its folder, and turn its errors into a message that starts with
-        ``what``."""
+        """Let the user's code import modules of its folder; messages of its errors start with ``what``."""
         folder = str(self._place.parent)
         sys.path.insert(0, folder)
         try:

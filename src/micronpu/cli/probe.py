@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +57,7 @@ class LogView:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "measured": [
-                {"kind": r.kind, "name": r.name, "number": r.number, "ticks": r.ticks, "times": r.times}
-                for r in self.measured
-            ],
+            "measured": [asdict(row) for row in self.measured],
             "arrays": {
                 name: {key: {"dtype": str(a.dtype), "shape": list(a.shape)} for key, a in self._arrays(name).items()}
                 for name in self.printed.names()

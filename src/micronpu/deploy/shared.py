@@ -244,8 +244,7 @@ def kept_memories(plan: Plan) -> set[int]:
 
 
 def _place(value: PlanValue) -> tuple[int, int, int]:
-    """Return the planned memory of a tensor, and the offsets of its first byte and behind its last; memory 0 for
-    others."""
+    """Return the planned memory of a tensor, and the offsets of its first byte and behind its last; memory 0: none."""
     if value.tensor is None or not value.planned:
         return 0, 0, 0
     size = prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 0)

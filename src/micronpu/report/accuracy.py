@@ -493,7 +493,7 @@ class Evaluation(JsonReport):
 Z = 1.959963984540054
 """The normal distribution's 97.5 % point: intervals hold the true value in 95 of 100 cases."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776)
-"""The 97.5 % points of Student's t with 1 to 4 degrees of freedom; more are computed by an expansion."""
+"""The 97.5 % points of Student's t with 1 to 4 degrees of freedom; more by the expansion of Cornish and Fisher."""
 
 
 def wilson(right: int, rows: int) -> tuple[float, float]:
@@ -505,8 +505,7 @@ def wilson(right: int, rows: int) -> tuple[float, float]:
 
 
 def student(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t (Cornish-Fisher expansion from 5 degrees of freedom on; error at most 0.5
-    %)."""
+    """Return the 97.5 % point of Student's t; from 5 degrees of freedom on by an expansion, within 0.5 %."""
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
     first, second = (Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96

@@ -47,8 +47,7 @@ class Basis:
 
     @classmethod
     def of_hashes(cls, hashes: Mapping[str, str]) -> Basis | None:
-        """Return a basis from `hashes`: it shows whether two programs differ, but not in which part; None if one is
-        missing."""
+        """Return a basis from `hashes`, which do not say in which part two programs differ; None if one is missing."""
         names = [f.name for f in fields(cls)]
         if not all(name in hashes for name in names):
             return None

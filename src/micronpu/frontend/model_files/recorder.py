@@ -68,8 +68,7 @@ def exported(network: Network, path: Path) -> GraphModule:
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         own = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
-        # Converters join the names of fused operators by semicolons, the last operator first; / would look like a
-        # folder.
+        # Converters join the names of fused operators by semicolons, the last one first; / would look like a folder.
         name = network.names.get(own, own).partition(";")[0].translate(_PLAIN)
         node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
     EXPORTED.say(module, True)

@@ -109,7 +109,7 @@ def _span(row: int, name: str, begin: float, duration: float, args: dict[str, An
 def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
     """Return events with the names of the process and its rows."""
     of_rows = [{"tid": i, "name": "thread_name", "args": {"name": row}} for i, row in enumerate(rows)]
-    named = [{"name": "process_name", "args": {"name": title}}, *of_rows]
+    named: list[dict[str, Any]] = [{"name": "process_name", "args": {"name": title}}, *of_rows]
     return [{"ph": "M", "pid": _PROCESS, **names} for names in named]
 
 

@@ -93,9 +93,7 @@ _LEAST_SAVED = 10
 
 
 def folded(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Group repeated steps, such as those of a recurrent network: a head, then a line per operation of the step with
-    the
-    sums over all steps."""
+    """Group repeated steps, as of a recurrent network: a head, then the sums over all steps of each operation."""
     kinds: dict[object, int] = {}
     keys = [kinds.setdefault((r.name, r.shape, r.macs, r.module, r.source, r.count), len(kinds)) for r in rows]
     result: list[TableRow] = []
@@ -114,9 +112,7 @@ def folded(rows: Sequence[TableRow]) -> list[TableRow]:
 
 
 def _repeats(keys: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return start, length and number of repeated steps. Of all lengths, the one that saves the most lines is chosen,
-    and
-    the shortest of those."""
+    """Return start, length and number of repeated steps: of all lengths the shortest that saves the most lines."""
     lengths = range(1, min(_LONGEST_STEP, len(keys) // 3) + 1)
     best: dict[int, tuple[int, int, int]] = {}
     for length in lengths:
@@ -163,9 +159,7 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 
 def costliest(rows: Sequence[TableRow], most: int) -> list[TableRow]:
-    """Return the ``most`` lines of the highest cost (cycles if known, or else MACs; of equal ones the earlier) in order
-    of
-    execution, each under the head of its group."""
+    """Return the ``most`` lines of the highest cost, of equal ones the earlier, in order, each under its head."""
     costs = bool(total_cycles(rows))
     lines = [i for i, row in enumerate(rows) if not row.steps]
     lines = [i for i in lines if weight(rows[i], costs)] or lines
