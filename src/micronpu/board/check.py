@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from micronpu.board.npu import FAULTS, Npu, Run
 from micronpu.board.nsys import NsysBoard
 from micronpu.board.nsys_tools import RUNNER
 from micronpu.board.session import SECONDS, VirtualBoard
+from micronpu.report.codec import encode, flat, named
 from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram
 from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
@@ -130,14 +131,16 @@ class BoardOutcome:
         accesses: accesses of the core to its registers.
     """
 
+    ALSO: ClassVar[tuple[str, ...]] = ("equal",)
+
     name: str
     board: str
     runner: str
     vectors: int
-    compared: Comparison
-    start: float
-    later: float | None
-    cycles: int
+    compared: Comparison = field(metadata=flat("elements", "differing", "first"))
+    start: float = field(metadata=named("start_seconds"))
+    later: float | None = field(metadata=named("later_seconds"))
+    cycles: int = field(metadata=named("estimated_cycles"))
     runs: int
     accesses: int
 
@@ -162,22 +165,7 @@ class BoardOutcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        first = self.compared.first
-        return {
-            "name": self.name,
-            "board": self.board,
-            "runner": self.runner,
-            "vectors": self.vectors,
-            "elements": self.compared.elements,
-            "differing": self.compared.differing,
-            "equal": self.equal,
-            "first": vars(first) if first is not None else None,
-            "start_seconds": round(self.start, 3),
-            "runs": self.runs,
-            "accesses": self.accesses,
-            "later_seconds": None if self.later is None else round(self.later, 4),
-            "estimated_cycles": self.cycles,
-        }
+        return dict(encode(self))
 
 
 def reference(model: BoardModel) -> Callable[[Sequence[Array]], Sequence[Array]]:
@@ -229,8 +217,8 @@ def check_on_board(
             virtual.runner.title,
             len(times),
             compare(zip(found, rows.outputs, strict=True)),
-            times[0] if times else 0.0,
-            float(np.mean(times[1:])) if len(times) > 1 else None,
+            round(times[0], 3) if times else 0.0,
+            round(float(np.mean(times[1:])), 4) if len(times) > 1 else None,
             cycles,
             len(virtual.runs),
             virtual.accesses,
@@ -247,7 +235,7 @@ def check_in_nsys(
     finally:
         if console is not None:
             console(board.output.encode())
-    seconds = time.perf_counter() - begin
+    seconds = round(time.perf_counter() - begin, 3)
     name = f"{board.chip} in NXP's simulator"
     compared = compare(zip(found, rows.outputs, strict=True))
     return BoardOutcome(model.name, name, RUNNER, len(found), compared, seconds, None, cycles=0, runs=0, accesses=0)

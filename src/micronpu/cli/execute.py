@@ -129,7 +129,10 @@ def run_program(
     if folder is not None:
         check_new_folder(folder)
     for option, place in (("--profile", profile), ("--trace", trace)):
-        _check_recording(option, place, rows)
+        if place is not None and rows:
+            raise OptionError(f"{option} records one run, and --rows asks for many.", hint="leave out one of them")
+        if place is not None:
+            check_writable(place)
     taken = _inputs_of(path)
     loaded = [(name, f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     callback("load", 0.0)
@@ -186,15 +189,6 @@ def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: 
     with HostProgram(path, options) as program:
         results = program.record(*given, path=etdump) if values else program.profile(*given, etdump=etdump)
     return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
-
-
-def _check_recording(option: str, place: Path | None, rows: bool) -> None:
-    """Refuse to record many runs, or to a file that cannot be written."""
-    if place is None:
-        return
-    if rows:
-        raise OptionError(f"{option} records one run, and --rows asks for many.", hint="leave out one of them")
-    check_writable(place)
 
 
 def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[Any]:

@@ -297,7 +297,11 @@ def _of_method(
 ) -> Facts:
     inputs, outputs = tensors
     for io in (*inputs, *outputs):
-        _check(io)
+        if not csource.is_known(io):
+            raise UnsupportedError(
+                f"The {io.name.replace('_', ' ')} of the program is {io.tensor.dtype}, which C has no type for.",
+                hint="float32 inputs and outputs, or io='int8'",
+            )
     if not inputs or not outputs:
         raise ModelError(
             f"{source.source} has no {'outputs' if inputs else 'inputs'}.", hint="a program that computes something"
@@ -402,14 +406,6 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 def _versions() -> dict[str, str]:
     tools = ("executorch", *(tool for backend in BACKENDS.values() for tool in backend.tools))
     return {"micronpu": VERSION} | {tool: version for tool in tools if (version := installed(tool))}
-
-
-def _check(io: ProgramIO) -> None:
-    if not csource.is_known(io):
-        raise UnsupportedError(
-            f"The {io.name.replace('_', ' ')} of the program is {io.tensor.dtype}, which C has no type for.",
-            hint="float32 inputs and outputs, or io='int8'",
-        )
 
 
 def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:

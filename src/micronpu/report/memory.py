@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -122,13 +123,9 @@ class Arena:
             return f"{self.name}: {self.bytes:,} bytes"
         step = self.peak_step
         names = {t.name: t.bytes for t in sorted(self.alive(step), key=lambda t: -t.bytes)}
-        shown = [f"{size:,} {name}" for name, size in list(names.items())[:4]]
-        rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
         where = f" ({self.steps[step]})" if step < len(self.steps) else ""
-        return (
-            f"{self.name}: {self.bytes:,} bytes, lower bound {self.bound:,}; at the peak{where}: "
-            f"{', '.join(shown)}{rest}"
-        )
+        bound = f"{self.bytes:,} bytes, lower bound {self.bound:,}"
+        return f"{self.name}: {bound}; at the peak{where}: {_largest([*names.items()])}"
 
 
 @dataclass(frozen=True)
@@ -156,12 +153,14 @@ class PartitionMemory:
 
     def __str__(self) -> str:
         """``inside partition 0: at most 126,976 bytes, during concat (net.py:18); needed then: 57,344 cat``."""
-        needed = [f"{item.bytes:,} {item.what}" for item in self.alive[:4]]
-        rest = f" and {len(self.alive) - 4} more" if len(self.alive) > 4 else ""
-        return (
-            f"{self.name}: at most {max(self.bytes):,} bytes, during {self.steps[self.peak_step]}; needed then: "
-            f"{', '.join(needed)}{rest}"
-        )
+        most = f"at most {max(self.bytes):,} bytes, during {self.steps[self.peak_step]}"
+        return f"{self.name}: {most}; needed then: {_largest([(item.what, item.bytes) for item in self.alive])}"
+
+
+def _largest(items: Sequence[tuple[str, int]]) -> str:
+    """Return the first four names with their bytes, and the number of others."""
+    rest = f" and {len(items) - 4} more" if len(items) > 4 else ""
+    return ", ".join(f"{size:,} {name}" for name, size in items[:4]) + rest
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, input_names, rows_in_order
-from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED, HasMeta
+from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
@@ -68,11 +68,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
         from micronpu.frontend.model_files.onnx_runtime import OnnxRuntime
 
         network = read_onnx(data, name, shapes)
-        examples = network.examples()
-        module = exported(network, name)
-        LEFT_OUT.say(module, network.left_out)
-        _verify(module, network, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
-        return FileModel(module, examples, network.input_names)
+        return _read_with(network, name, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
     from micronpu.frontend.model_files.litert import parse
     from micronpu.frontend.model_files.litert_graph import network_of
     from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime, sizes_of
@@ -81,32 +77,32 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
     network = network_of(file)
     named = replace(network.file_facts, outputs=tuple(clean(tensor.name) for tensor in file.outputs))
     network.file_facts = of_litert(file.metadata, data, named)
-    examples = network.examples()
     runtime = partial(LiteRtRuntime, file, data, network.keys)
-    module = exported(network, name)
-    _verify(module, network, runtime if verify else None, calibration)
-    for node in module.graph.nodes if file.is_quantized else ():
+    read = _read_with(network, name, runtime if verify else None, calibration)
+    for node in read.module.graph.nodes if file.is_quantized else ():
         KEEPS_INTEGERS.say(node, True)
-    if file.is_quantized and file.has_integer_io:
-        integer_io = to_integer_io(module, as_bytes=file.bytes)
-        INTEGER_IO.say(module, integer_io)
-        examples = integer_io.quantize(examples)
-    return FileModel(module, examples, network.input_names)
+    if not file.is_quantized or not file.has_integer_io:
+        return read
+    integer_io = to_integer_io(read.module, as_bytes=file.bytes)
+    INTEGER_IO.say(read.module, integer_io)
+    return replace(read, examples=integer_io.quantize(read.examples))
 
 
-def _verify(module: HasMeta, network: Network, started: Started | None, calibration: Any) -> None:
-    """Compare a network with its file's runtime; a note on its module says why it could not be compared.
+def _read_with(network: Network, name: Path, started: Started | None, calibration: Any) -> FileModel:
+    """Return a network as a module, with a note why it could not be compared with its file's runtime.
 
     Args:
         started: returns the runtime as a context; None not to compare.
     """
-    if started is None:
-        return
-    try:
-        with started() as runtime:
-            own_runtime.verify_import(network, runtime, calls_of(calibration, network))
-    except RuntimeRefusalError as error:
-        NOT_COMPARED.say(module, error.what)
+    module = exported(network, name)
+    LEFT_OUT.say(module, network.left_out)
+    if started is not None:
+        try:
+            with started() as runtime:
+                own_runtime.verify_import(network, runtime, calls_of(calibration, network))
+        except RuntimeRefusalError as error:
+            NOT_COMPARED.say(module, error.what)
+    return FileModel(module, network.examples(), network.input_names)
 
 
 def _check_shapes(shapes: Any) -> None:

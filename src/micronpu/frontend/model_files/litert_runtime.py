@@ -40,18 +40,12 @@ class LiteRtRuntime:
         self._process: RuntimeProcess | None = None
 
     def __enter__(self) -> LiteRtRuntime:
-        self._start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop()
-
-    def _start(self) -> None:
         """Start the process and load the file, with all states at their initial values."""
         self._process = RuntimeProcess("litert", "LiteRT")
         self._process.ask({"do": "load", "shapes": [list(t.shape) for t in self._file.inputs]}, [self._data])
+        return self
 
-    def _stop(self) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -70,8 +64,8 @@ class LiteRtRuntime:
         if self._values:
             self._values.clear()
             if any(operator.kind == "CALL_ONCE" for operator in self._file.operators):
-                self._stop()
-                self._start()
+                self.__exit__()
+                self.__enter__()
             else:
                 self._ask({"do": "begin"})
 
