@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
+from micronpu.deploy.deployment import Deployment, Source, deploy_together
 from micronpu.ethosu import EthosUOptions
 from micronpu.neutron import NeutronOptions
 from tests.compile.small import Small, batches, conv, image, linear
@@ -24,6 +26,11 @@ def _classify(self: Any, x: torch.Tensor) -> torch.Tensor:
 def _two(self: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     z = torch.relu(self.first(x)) + y
     return torch.atan2(z, y), self.first(z)
+
+
+def deploy(data: bytes, folder: Path, target: str | None = None, **source: Any) -> Deployment:
+    """The folder of one program."""
+    return deploy_together([Source(data, **source)], folder, target=target)
 
 
 @functools.cache

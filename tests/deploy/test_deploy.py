@@ -22,7 +22,7 @@ from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHost
 from micronpu.cli.inspection import inspect_pte
 from micronpu.deploy import kernels
 from micronpu.deploy.csource import filled
-from micronpu.deploy.deployment import _check_names, deploy
+from micronpu.deploy.deployment import _check_names
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
 from micronpu.program.edit import strip
 from micronpu.program.io import IO_KEY, io_of
@@ -237,7 +237,7 @@ def test_the_same_bytes_every_time(tmp_path: Path) -> None:
     program = programs.program("neutron_int8")
     first, second = (
         program.deploy(tmp_path / "a"),
-        deploy(program.buffer, tmp_path / "b", rows=[tuple(t.numpy() for t in row) for row in program.rows]),
+        programs.deploy(program.buffer, tmp_path / "b", rows=[tuple(t.numpy() for t in row) for row in program.rows]),
     )
     assert first.files == second.files
     for name in first.files:
@@ -349,7 +349,7 @@ def test_damaged_programs(tmp_path: Path) -> None:
     data = programs.program("ethosu").buffer
     for damaged in (b"", b"PK\3\4" * 100, data[: len(data) // 2], data[:200]):
         with pytest.raises(PayloadError):
-            deploy(damaged, tmp_path / "out")
+            programs.deploy(damaged, tmp_path / "out")
     random = np.random.default_rng(0)
     for _ in range(200):
         image = bytearray(data)
@@ -363,7 +363,7 @@ def test_damaged_programs(tmp_path: Path) -> None:
             pass
     for name in ("2nd", "a b", "", "b" * 300):
         with pytest.raises(OptionError, match=r"none in C|has 300 letters"):
-            deploy(data, tmp_path / "out", name=name)
+            programs.deploy(data, tmp_path / "out", name=name)
 
 
 def test_what_run_refuses_is_not_deployed(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_what_run_refuses_is_not_deployed(tmp_path: Path) -> None:
     image[data.index(bytes(payload[:64])) + len(payload) // 2] ^= 0xFF
     damaged = with_digest_of(data, unsealed(bytes(image)))
     assert state_of(damaged) is Digest.RIGHT
-    for use in (lambda: ArrayProgram(damaged), lambda: deploy(damaged, tmp_path / "out")):
+    for use in (lambda: ArrayProgram(damaged), lambda: programs.deploy(damaged, tmp_path / "out")):
         with pytest.raises(PayloadError, match=r"cannot be loaded: .*checksum is wrong") as refused:
             use()
         assert not isinstance(refused.value, NotOnHostError)
@@ -445,18 +445,18 @@ def test_programs_of_others(tmp_path: Path) -> None:
     inputs = (torch.ones(2, 3), torch.ones(2, 3))
     exported = torch.export.export(Add().eval(), inputs)
     plain = bytes(to_edge(exported).to_executorch().buffer)
-    done = deploy(plain, tmp_path / "plain")
+    done = programs.deploy(plain, tmp_path / "plain")
     assert (done.vectors, done.board.name) == (4, "")
     assert '"aten::add.out"' in (tmp_path / "plain" / "micronpu_kernels.cpp").read_text()
     delegated = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
-    done = deploy(bytes(delegated.buffer), tmp_path / "xnnpack")
+    done = programs.deploy(bytes(delegated.buffer), tmp_path / "xnnpack")
     assert any("what the delegate XnnpackBackend allocates" in note for note in done.notes)
     with pytest.raises(OptionError, match="XnnpackBackend, which no target"):
-        deploy(bytes(delegated.buffer), tmp_path / "no", target="corstone300")
+        programs.deploy(bytes(delegated.buffer), tmp_path / "no", target="corstone300")
     varies = {0: torch.export.Dim("rows", min=2, max=8)}
     dynamic = torch.export.export(Add().eval(), inputs, dynamic_shapes={"x": varies, "y": varies})
     with pytest.raises(ModelError, match="shape that varies"):
-        deploy(bytes(to_edge(dynamic).to_executorch().buffer), tmp_path / "no")
+        programs.deploy(bytes(to_edge(dynamic).to_executorch().buffer), tmp_path / "no")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain", "xnnpack"]
 
 
@@ -532,7 +532,7 @@ def test_a_program_of_executorch_with_two_methods(tmp_path: Path) -> None:
     """Header and vectors of each method, and pools for both."""
     exported = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 3),))
     data = to_edge({"prefill": exported, "decode": exported}).to_executorch().buffer
-    done = deploy(data, tmp_path / "firmware")
+    done = programs.deploy(data, tmp_path / "firmware")
     assert done.vectors == 8 and {"model.h", "model_decode.h", "model_prefill.h"} <= set(done.files)
 
 
@@ -551,7 +551,7 @@ def test_methods_that_would_overwrite_each_others_states_are_refused(tmp_path: P
     exported = torch.export.export(Keeps(), (torch.ones(1, 4),))
     data = bytes(to_edge({"a": exported, "b": exported}).to_executorch().buffer)
     with pytest.raises(MicroNpuError, match="which its methods a, b share"):
-        deploy(data, tmp_path / "firmware")
+        programs.deploy(data, tmp_path / "firmware")
     assert not (tmp_path / "firmware").exists()
 
 

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from micronpu.base.errors import MicroNpuError, OptionError, UnsupportedError
 from micronpu.cli.main import app
-from micronpu.deploy.deployment import deploy
 from micronpu.deploy.image import CRC_AT, SIGNATURE_AT, Image, make_image, signed_part
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
@@ -42,7 +41,7 @@ def image(version: str, key: int = 0x5A, kind: str = "core") -> Image:
 
 def sources(folder: Path, kind: str) -> list[Path]:
     """The check, the firmware's description and what `image.c` expects, in a folder."""
-    deploy(buffer(kind), folder, target="cortex-m33")
+    programs.deploy(buffer(kind), folder, target="cortex-m33")
     old, new = image("1.9.3", kind=kind), image("1.10.0", 0x11, kind)
 
     def array(name: str, data: bytes) -> str:
@@ -80,7 +79,7 @@ def test_the_check_on_an_emulated_board(board: str, tmp_path: Path) -> None:
 def test_the_check_is_small(tmp_path: Path) -> None:
     """With its sentences, at most 2 kB."""
     need("arm-none-eabi-gcc", "arm-none-eabi-size")
-    deploy(programs.program("core").buffer, tmp_path / "out")
+    programs.deploy(programs.program("core").buffer, tmp_path / "out")
     for core in firmware.CORES:
         made = firmware.compile_source(tmp_path / "out" / "micronpu_image.c", tmp_path, core, "-Os")
         assert int(host(["arm-none-eabi-size", str(made)]).splitlines()[1].split()[0]) <= 2048

@@ -149,7 +149,8 @@ class _Trials:
             module = copied(self._module)
             if places := change.edit(module):
                 ideas.append((self._tried(change.name, change.how, change.results, places, module, price), change))
-        if price.cycles is not None and self._has_float_io():
+        has_float_io = self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
+        if price.cycles is not None and has_float_io:
             ideas.append((self._integers(price), None))
         ideas.sort(key=lambda idea: idea[0].ratio if idea[0].ratio is not None else float("inf"))
         notify("advise", 1 - 1 / (len(CHANGES) + 3))
@@ -190,9 +191,6 @@ class _Trials:
         except MicroNpuError as error:
             return replace(idea, failure=str(error))
         return replace(idea, price=price, ratio=price.beside(before))
-
-    def _has_float_io(self) -> bool:
-        return self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
 
     def _integers(self, before: Price) -> Idea:
         """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams."""

@@ -102,7 +102,9 @@ class Machine:
             self._selector.register(self._emulator.output, selectors.EVENT_READ, self._take_output)
             for file, address in data:
                 self._check_memory(file, address)
-            self._start_at(board.vectors)
+            if board.vectors is not None:  # not at the machine's default address
+                stack, reset = struct.unpack("<2I", self.stub.read(board.vectors, 8))
+                self.stub.set_registers([(13, stack), (PC, reset & ~1), (XPSR, _THUMB)])
         except BaseException:
             self._emulator.close()
             raise
@@ -116,12 +118,6 @@ class Machine:
                     f"{file} does not fit: the board {self.board.name} has no memory at {at:#x}.",
                     hint="another address",
                 )
-
-    def _start_at(self, vectors: int | None) -> None:
-        """Start the core at its vector table, if that is not at the machine's default address."""
-        if vectors is not None:
-            stack, reset = struct.unpack("<2I", self.stub.read(vectors, 8))
-            self.stub.set_registers([(13, stack), (PC, reset & ~1), (XPSR, _THUMB)])
 
     # -- running
 

@@ -67,7 +67,7 @@ def diff(
     else:
         found = difference(DelegationReport.load(before), DelegationReport.load(after), names=(str(before), str(after)))
     if why:
-        found = replace(found, causes=_causes(before, after))
+        found = replace(found, causes=causes(_basis(before), _basis(after)))
     out = console.output()
     if json:
         typer.echo(found.to_json())
@@ -78,10 +78,6 @@ def diff(
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if found.is_any:
         raise typer.Exit(console.DIFFERENT)
-
-
-def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
-    return causes(_basis(before), _basis(after))
 
 
 def _basis(path: Path) -> Basis:

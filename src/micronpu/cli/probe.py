@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +88,9 @@ def written(printed: Printed, folder: Path) -> list[Path]:
     for name in printed.names():
         for suffix, arrays in (("", printed.outputs_of(name)), ("_values", printed.values_of(name))):
             if arrays:
-                files[f"{name}{suffix}.npz"] = _npz(arrays)
+                memory = io.BytesIO()
+                np.savez(memory, **arrays)
+                files[f"{name}{suffix}.npz"] = memory.getvalue()
     if printed.etdump:
         files["run.etdump"] = printed.etdump
     if not files:
@@ -99,12 +100,6 @@ def written(printed: Printed, folder: Path) -> list[Path]:
             "-DMICRONPU_ETDUMP=ON",
         )
     return [Path(write_file(folder / file, content)) for file, content in files.items()]
-
-
-def _npz(arrays: Mapping[str, Array]) -> bytes:
-    memory = io.BytesIO()
-    np.savez(memory, **arrays)
-    return memory.getvalue()
 
 
 def run_firmware(

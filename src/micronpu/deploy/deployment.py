@@ -1,4 +1,4 @@
-"""`deploy`: write a folder for the firmware from programs."""
+"""`micronpu deploy`: write a folder for the firmware from programs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Result of `deploy`.
+    """Result of `deploy_together`.
 
     Attributes:
         folder: where.
@@ -131,26 +131,6 @@ class Deployment:
         items = [Item(f"the program, {name}.pte", size) for name, size in self.programs.items()]
         items += [Item(f"data, {file}", size) for file, size in self.data.items()]
         return self.board.regions(items, self.pools)
-
-
-def deploy(
-    program: bytes,
-    folder: str | os.PathLike[str],
-    *,
-    target: str | None = None,
-    section: str = SECTION,
-    force: bool = False,
-    functions: Sequence[str] = (),
-    **source: Any,
-) -> Deployment:
-    """Write a folder with all that the firmware needs in addition to the runtime for one program; see
-    `deploy_together`.
-
-    Args:
-        source: fields of `Source`.
-    """
-    options: dict[str, Any] = {"target": target, "section": section, "force": force, "functions": functions}
-    return deploy_together([Source(program, **source)], folder, **options)
 
 
 def deploy_together(

@@ -145,7 +145,7 @@ def _decode_object(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
         key = field.metadata.get(KEY, field.name)
         if key in data:
             given[field.name] = _decode(hint, data[key], _path(where, key))
-        elif _is_required(field):
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DecodeError(f"{_path(where, key)} is missing")
     return kind(**given)
 
@@ -177,7 +177,3 @@ def fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
         hints = typing.get_type_hints(kind)
         _KNOWN[kind] = tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
     return _KNOWN[kind]
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

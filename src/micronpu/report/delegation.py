@@ -288,10 +288,6 @@ class DelegationReport(JsonReport):
         on_npu = f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target}"
         return f"{on_npu} in {plural(self.partitions, 'partition')}"
 
-    def _repr_html_(self) -> str:
-        """Return the page for a notebook, isolated from the notebook's styles."""
-        return str(shown(self, "notebook"))
-
 
 def _time(report: DelegationReport) -> str:
     lacking = [f"{figure}: {why}" for figure, why in report.missing.items() if figure.startswith("time")]
@@ -438,7 +434,3 @@ class MethodsReport(JsonReport):
                 f"{plural(len(self.states), 'state')} that all of them have."
             )
         return tuple(said)
-
-    def _repr_html_(self) -> str:
-        """Return the page of each method for a notebook."""
-        return str(shown(self, "notebook"))

@@ -49,7 +49,7 @@ _WIDTH = 160
 class Shown:
     """A value that is printed as commands show it, with a short repr, and a notebook view that equals the terminal's.
 
-    A class may override the notebook view.
+    A class with a view for notebooks has that one there.
 
     Dataclasses are made with ``repr=False``: their own repr would show all fields, including bytes and thousands of
     rows.
@@ -71,7 +71,8 @@ class Shown:
         return "\n".join((f"<{type(self).__name__}>", *shown))
 
     def _repr_html_(self) -> str:
-        return _printed(self)[1]
+        printed = _printed(self)[1]  # which registers all views
+        return str(shown(self, "notebook")) if (type(self), "notebook") in _VIEWS else printed
 
 
 def _printed(value: Any) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.cli.inspection import inspect_pte
 from micronpu.cli.main import app
-from micronpu.deploy.deployment import deploy
+from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.metadata import of_onnx
 from micronpu.program.file_facts import FileFacts
@@ -64,7 +64,7 @@ def test_qparams_of_a_quantized_file(dtype: str, target: str, tmp_path: Path):
     assert made is not None
     assert (given.dtype, given.zero_point, made.dtype, made.zero_point) == (dtype, 7 + shift, "int8", -9)
     assert np.float32(given.scale) == np.float32(0.03) and np.float32(made.scale) == np.float32(0.25)
-    deploy(program.buffer, tmp_path / "out")  # the file alone has them, too
+    deploy_together([Source(program.buffer)], tmp_path / "out")  # the file alone has them, too
     header = (tmp_path / "out" / "model.h").read_text()
     assert f"#define MODEL_INPUT_0_ZERO_POINT ({7 + shift})" in header and "model_quantize_input_0" in header
     assert "#define MODEL_OUTPUT_0_SCALE 0.25f" in header and "model_dequantize_output_0" in header
@@ -154,7 +154,7 @@ def test_labels_and_normalization_of_litert_metadata(tmp_path: Path):
     text = "\n".join(program.report.notes)
     assert program.labels == NAMES
     assert "`evaluate`: cat, " in text and "and 1 more." in text and "[127.5] / [127.5]" in text
-    deploy(program.buffer, tmp_path / "out")
+    deploy_together([Source(program.buffer)], tmp_path / "out")
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "MODEL_LABELS" in readme and "input_0, image" in readme and "mean 127.5" in readme
     (tmp_path / "main.c").write_text(
@@ -192,7 +192,7 @@ def test_labels_that_cannot_be_read_are_a_note(content: bytes, name: str, why: s
     program = micronpu.compile(path, target="cortex-m55")
     assert program.integer_io is not None
     assert any("left out" in note and why in note for note in program.report.notes)
-    deploy(program.buffer, tmp_path / "out")
+    deploy_together([Source(program.buffer)], tmp_path / "out")
     assert "LABELS" not in (tmp_path / "out" / "model.h").read_text()
 
 

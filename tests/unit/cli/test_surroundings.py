@@ -14,7 +14,7 @@ from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_new_folder, make_folder
 from micronpu.cli import console
 from micronpu.deploy.csource import RESERVED
-from micronpu.deploy.deployment import deploy
+from micronpu.deploy.deployment import Source, deploy_together
 
 MISBEHAVES = {
     "import os, shutil; shutil.rmtree(os.path.dirname(os.path.abspath(__file__)))": "deletes the folder that",
@@ -110,5 +110,5 @@ def test_folders_for_outputs_are_made(tmp_path: Path) -> None:
 def test_no_name_means_something_else_in_c(tmp_path: Path, name: str) -> None:
     assert name in RESERVED
     with pytest.raises(OptionError, match=f"^The name '{name}' means something else .* Try: {name}_model.$"):
-        deploy(b"", tmp_path / "out", name=name)
+        deploy_together([Source(b"", name=name)], tmp_path / "out")
     assert not os.listdir(tmp_path)

@@ -67,10 +67,6 @@ def _flattened(node: OnnxNode) -> Function:
     return methodcaller("reshape", math.prod(node.meta(0).shape[: axis + rank if axis < 0 else axis]), -1)
 
 
-def _transposed(node: OnnxNode) -> Function:
-    return methodcaller("permute", node.attribute("perm") or list(reversed(range(node.meta(0).dim()))))
-
-
 def _expanded(node: OnnxNode) -> Function:
     sizes = torch.broadcast_shapes(tuple(node.meta(0).shape), tuple(node.integers(1) or ()))
     return methodcaller("expand", sizes)
@@ -83,7 +79,9 @@ def _of_first(make: Callable[[OnnxNode], Function]) -> Lowering:
 
 LOWERINGS |= {
     "Flatten": _of_first(_flattened),
-    "Transpose": _of_first(_transposed),
+    "Transpose": _of_first(
+        lambda node: methodcaller("permute", node.attribute("perm") or [*reversed(range(node.meta(0).dim()))])
+    ),
     "Expand": _of_first(_expanded),
     "Tile": _of_first(lambda node: methodcaller("repeat", node.integers(1) or [])),
 }

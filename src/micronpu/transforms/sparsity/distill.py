@@ -50,7 +50,8 @@ def distill(
     """
     steps = course.steps
     parameters = {n: p for n, p in student.named_parameters() if p.requires_grad and p.is_floating_point()}
-    groups = [{"params": [p], "lr": course.rate * _size(p)} for p in parameters.values()]
+    sizes = [max(float(p.detach().square().mean().sqrt()), 1e-3) for p in parameters.values()]
+    groups = [{"params": [p], "lr": course.rate * size} for p, size in zip(parameters.values(), sizes, strict=True)]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(course.seed)
@@ -122,10 +123,6 @@ def is_scores(y: Tensor, row: Row) -> bool:
 def relative_error(y: Tensor, wanted: Tensor) -> Tensor:
     """Mean squared difference divided by the variance of the target."""
     return F.mse_loss(y, wanted) / wanted.var(correction=0).clamp(min=1e-12)
-
-
-def _size(parameter: Tensor) -> float:
-    return max(float(parameter.detach().square().mean().sqrt()), 1e-3)
 
 
 def varied(batch: Row, generator: torch.Generator) -> Row:
