@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
@@ -295,7 +294,7 @@ def _show(outcomes: Sequence[BoardOutcome], *, json: bool, seconds: float | None
     else:
         for outcome in outcomes:
             for line in outcome.lines():
-                console.output().print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
+                console.say(line, "green" if outcome.equal else "red")
     if not all(outcome.equal for outcome in outcomes):
         raise typer.Exit(console.DIFFERENT)
 
@@ -340,7 +339,7 @@ def _run_firmware(
     if json:
         console.print_json(done.to_dict())
     else:
-        console.errors().print(Text(done.line(), style="dim"), soft_wrap=True)
+        console.say(done.line(), "dim", to=console.errors())
     if done.status:
         raise typer.Exit(done.status)
     if measurement is not None:
@@ -370,7 +369,7 @@ def _print_run(npu: Npu, run: Run) -> None:
     from micronpu.board.check import trace_lines
 
     for line in trace_lines(npu, run):
-        console.output().print(Text(line, style="cyan"), soft_wrap=True)
+        console.say(line, "cyan")
 
 
 @app.command(cls=Command)
@@ -418,7 +417,7 @@ def debug(
     ) as machine:
         server = DebugServer(machine, port)
         line = f'Waiting for gdb: gdb-multiarch {file} -ex "target remote :{server.port}"'
-        console.errors().print(Text(line), soft_wrap=True)
+        console.say(line, to=console.errors())
         server.serve()
 
 
@@ -435,10 +434,7 @@ def install(
 
     data = runners.package()
     folder = runners.install(wheel)
-    console.output().print(
-        Text(f"Installed {len(data.runners)} runners of {data.name} {data.version} ({data.licence}) in {folder}."),
-        soft_wrap=True,
-    )
+    console.say(f"Installed {len(data.runners)} runners of {data.name} {data.version} ({data.licence}) in {folder}.")
 
 
 @app.command(cls=Command)
@@ -465,7 +461,7 @@ def log(
         console.print_json({**found.to_json(), "wrote": [str(path) for path in wrote]})
         return
     for line in (*found.lines(), *(f"Wrote {path}." for path in wrote)):
-        console.output().print(Text(line), soft_wrap=True)
+        console.say(line)
 
 
 @app.command(cls=Command)
@@ -486,7 +482,7 @@ def flash(
     from micronpu.board import probe
 
     said = probe.flash(file, Probe(gdb, reset=reset).options(time_limit))
-    console.output().print(Text(said), soft_wrap=True)
+    console.say(said)
 
 
 @app.command(name="list", cls=Command)
@@ -508,7 +504,7 @@ def list_boards(
         if json:
             console.print_json(found)
         for one in () if json else found:
-            console.output().print(Text(f"{one['id']}  {one['name']}"), soft_wrap=True)
+            console.say(f"{one['id']}  {one['name']}")
         return
     if json:
         console.print_json([asdict(board) for board in boards().values()])
@@ -517,10 +513,9 @@ def list_boards(
         runners = [f".{r.format} for {r.npu}" for r in package().runners if r.board == board.name]
         line = f"{board.name:14} {board.title}; {board.machine}"
         line += f"; runners: {', '.join(runners)}" if runners else ""
-        console.output().print(Text(line + (f" ({board.note})" if board.note else "")), soft_wrap=True)
+        console.say(line + (f" ({board.note})" if board.note else ""))
     for chip in chips().values():
-        line = f"{chip.name:14} {chip.title}; NXP's simulator and ExecuTorch's runner, which you have to have"
-        console.output().print(Text(line), soft_wrap=True)
+        console.say(f"{chip.name:14} {chip.title}; NXP's simulator and ExecuTorch's runner, which you have to have")
 
 
 app.command(name="build", cls=Command)(build_command)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.base.files import check_writable, read_file
 from micronpu.chips import Chips, load_chip, shipped_chips
 from micronpu.chips.chip import parse_chip, text_of
 from micronpu.cli import console
@@ -92,8 +92,7 @@ def calibrate(
     console.words(report_json).print(calibration_view(calibration))
     console.write_json(report_json, calibration.to_json())
     if not dry_run:
-        write_file(target, text.encode())
-        console.words(report_json).print(f"Wrote {target}.", soft_wrap=True, markup=False)
+        console.write(target, text, console.words(report_json))
 
 
 def calibration_view(calibration: MemoryCalibration) -> RenderableType:

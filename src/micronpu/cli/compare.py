@@ -121,10 +121,10 @@ def compare(
     if report_json != console.STANDARD_OUTPUT:
         out.print(found)
     console.write_json(report_json, found.to_json())
-    for path, form in ((report_html, "page"), (chart, "plot")):
-        if path is not None:
-            write_file(path, shown(found, form).encode())
-            out.print(f"Wrote {path}.", soft_wrap=True, markup=False)
+    if report_html is not None:
+        console.write(report_html, shown(found, "page"), out)
+    if chart is not None:
+        console.write(chart, shown(found, "plot"), out)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
 

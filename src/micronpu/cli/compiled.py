@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.text import Text
-
 import micronpu
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import read_file
@@ -52,7 +50,7 @@ def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, byte
         data = None if loaded.is_quantized else load_calibration(None, loaded)
         program = micronpu.compile(loaded.module, loaded.examples, target, calibration=data, callback=callback)
     console.warn(program.report.warnings)
-    console.errors().print(Text(f"Compiled {path}: {program.report.summary()}."), soft_wrap=True)
+    console.say(f"Compiled {path}: {program.report.summary()}.", to=console.errors())
     return program.buffer, program.data_files
 
 

@@ -133,11 +133,22 @@ def errors() -> Console:
     return _console(stderr=True, quiet=False)
 
 
+def say(text: str, style: str = "", to: Console | None = None) -> None:
+    """Print a line as it is, however long, on standard output or another console."""
+    (to or output()).print(Text(text, style=style), soft_wrap=True)
+
+
+def write(path: Path, text: str, to: Console | None = None) -> None:
+    """Write a text file, and print its name."""
+    write_file(path, text.encode())
+    say(f"Wrote {path}.", to=to)
+
+
 def warn(warnings: Iterable[ReportWarning]) -> None:
     """Print severe warnings on standard error, if no report has shown them."""
     for warning in warnings:
         if warning.is_severe:
-            errors().print(Text(f"Warning: {warning}", style="bold yellow"), soft_wrap=True)
+            say(f"Warning: {warning}", "bold yellow", to=errors())
 
 
 def print_json(data: Any) -> None:
@@ -168,8 +179,7 @@ def write_json(path: Path | None, text: str) -> None:
     if path == STANDARD_OUTPUT:
         typer.echo(text)
     elif path is not None:
-        write_file(path, (text + "\n").encode())
-        output().print(f"Wrote {path}.", soft_wrap=True, markup=False)
+        write(path, text + "\n")
 
 
 _FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -246,7 +256,7 @@ def _log(console: Console, interval: float) -> ProgressCallback:
         nonlocal last
         if (now := time.process_time()) - last >= interval:
             last = now
-            console.print(Text(f"{STEPS.get(name, name)}: {part:.0%}"), soft_wrap=True)
+            say(f"{STEPS.get(name, name)}: {part:.0%}", to=console)
 
     return notify
 
@@ -262,7 +272,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         global _quiet
         _quiet = bool(kwargs.pop("quiet", False))
-        CACHE.notify = lambda sentence: errors().print(Text(f"Note: {sentence}"), soft_wrap=True)
+        CACHE.notify = lambda sentence: say(f"Note: {sentence}", to=errors())
         try:
             _check_current_folder()
             with CACHE.left_out() if kwargs.get("no_cache") else contextlib.nullcontext():
@@ -307,6 +317,6 @@ def _check_current_folder() -> None:
 def _fail(sentence: str, debug: bool, code: int = 1) -> None:
     console = errors()
     if debug:
-        console.print(Text(traceback.format_exc()), soft_wrap=True)
-    console.print(Text(f"Error: {sentence}", style="red"), soft_wrap=True)
+        say(traceback.format_exc(), to=console)
+    say(f"Error: {sentence}", "red", to=console)
     raise typer.Exit(code)

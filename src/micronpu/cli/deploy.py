@@ -84,9 +84,8 @@ def new(
     if json:
         console.print_json({"folder": str(folder), "target": target, "files": sorted(written)})
         return
-    out = console.output()
-    out.print(Text(f"Wrote {len(written)} files to {folder}. Next:", style="bold"), soft_wrap=True)
-    out.print(Text(f"  cd {folder}\n  micronpu compile model.py:net -t {target} -o {name}.pte"), soft_wrap=True)
+    console.say(f"Wrote {len(written)} files to {folder}. Next:", "bold")
+    console.say(f"  cd {folder}\n  micronpu compile model.py:net -t {target} -o {name}.pte")
 
 
 @console.guarded
@@ -217,12 +216,11 @@ def show_deployment(done: Deployment, out: Console) -> None:
             table.add_row(region.name, item.what, f"{item.bytes:,}")
     out.print(table)
     for region in regions:
-        out.print(Text(f"{region.name}: {region.bytes:,} bytes, {region.verdict}"), soft_wrap=True)
+        console.say(f"{region.name}: {region.bytes:,} bytes, {region.verdict}", to=out)
     for note in done.notes:
-        out.print(Text(note, style="yellow"), soft_wrap=True)
+        console.say(note, "yellow", to=out)
     vectors = f"{done.vectors} golden vectors" if done.vectors else "no golden vectors"
-    summary = f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md."
-    out.print(Text(summary, style="bold"), soft_wrap=True)
+    console.say(f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md.", "bold", to=out)
 
 
 @dataclass(frozen=True)
@@ -383,9 +381,9 @@ def build_command(
         console.print_json(data)
         return
     show(done)
-    console.output().print(Text(f"Built {done.image}.", style="bold"), soft_wrap=True)
+    console.say(f"Built {done.image}.", "bold")
     if done.run:
-        console.output().print(Text(f"Run it: {done.run}"), soft_wrap=True)
+        console.say(f"Run it: {done.run}")
 
 
 def show(done: Built) -> None:
@@ -451,8 +449,7 @@ def image(
         console.print_json(data)
         return
     signed = "signed" if made.signed else "not signed"
-    summary = f"Wrote {output}: version {version}, {len(made.data):,} bytes, {signed}."
-    console.output().print(Text(summary, style="bold"), soft_wrap=True)
+    console.say(f"Wrote {output}: version {version}, {len(made.data):,} bytes, {signed}.", "bold")
 
 
 def signer(path: Path) -> Callable[[bytes], bytes]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
-from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.base.files import check_writable, read_file
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
 from micronpu.cli.sources import NO_PICTURES, Pictures, found_sources, load_data
@@ -68,14 +67,12 @@ def diff(
         found = difference(DelegationReport.load(before), DelegationReport.load(after), names=(str(before), str(after)))
     if why:
         found = replace(found, causes=causes(_basis(before), _basis(after)))
-    out = console.output()
     if json:
         typer.echo(found.to_json())
     else:
-        out.print(found)
+        console.output().print(found)
     if report_html is not None:
-        write_file(report_html, shown(found, "page").encode())
-        console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+        console.write(report_html, shown(found, "page"), console.words(console.STANDARD_OUTPUT))
     if found.is_any:
         raise typer.Exit(console.DIFFERENT)
 
@@ -190,10 +187,10 @@ def reproduce(
         console.print_json(data)
     else:
         for line in _lines(wanted, program, found, same=same):
-            console.output().print(Text(line), soft_wrap=True)
+            console.say(line)
     if output is not None:
         program.save(output)
-        console.words(None).print(Text(f"Wrote {output}."), soft_wrap=True)
+        console.say(f"Wrote {output}.", to=console.words(None))
     if not same:
         raise typer.Exit(console.DIFFERENT)
 

@@ -52,7 +52,7 @@ def disassemble(
         if json:
             console.print_json({"differences": lines})
         for line in lines if not json else ():
-            out.print(Text(line), soft_wrap=True)
+            console.say(line)
         if lines:
             raise typer.Exit(console.DIFFERENT)
         return
@@ -62,7 +62,7 @@ def disassemble(
     for number, stream in enumerate(found):
         out.print(Text(f"Partition {number}, {stream.accelerator}: {len(stream.steps)} operations", style="bold"))
         for line in stream.memory_lines() if memory else stream.lines(registers):
-            out.print(Text(line), soft_wrap=True)
+            console.say(line)
 
 
 def _streams(path: Path) -> list[Disassembly]:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
@@ -119,9 +118,9 @@ def _clear(json: bool) -> None:
     if json:
         console.print_json({"folder": str(usage.folder or ""), "entries": usage.entries, "bytes": usage.bytes})
     elif usage.folder is None:
-        console.output().print(Text(f"There is no cache: {usage.why}."), soft_wrap=True)
+        console.say(f"There is no cache: {usage.why}.")
     else:
-        console.output().print(Text(f"Deleted {_held(usage)} from {usage.folder}."), soft_wrap=True)
+        console.say(f"Deleted {_held(usage)} from {usage.folder}.")
 
 
 def _held(usage: Usage) -> str:
@@ -141,18 +140,14 @@ def _examine_cache() -> Iterator[Dependency]:
 
 
 def _print(findings: Sequence[Dependency], here: str) -> None:
-    out = console.output()
-    out.print(
-        f"Tested on {_TESTED}; here: {here}.{f' Tested here: {tested_here()}.' if tested_here() else ''}",
-        soft_wrap=True,
-    )
+    console.say(f"Tested on {_TESTED}; here: {here}.{f' Tested here: {tested_here()}.' if tested_here() else ''}")
     width = max(len(f.name) for f in findings if ":" not in f.name)  # not private names, which are long
     for finding in findings:
         mark = "ok" if finding.good else "missing" if finding.needed else "absent"
         line = f"{mark:8} {finding.name:{width}}  {finding.found or 'not there'}"
         if not finding.good:
             line += f"  Try: {finding.remedy}"
-        out.print(Text(line, style="" if finding.good or not finding.needed else "red"), soft_wrap=True)
+        console.say(line, "" if finding.good or not finding.needed else "red")
 
 
 def examine() -> Iterator[Dependency]:

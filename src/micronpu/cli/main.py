@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 import micronpu
 from micronpu.base.errors import ModelError, OptionError, first_line
@@ -240,7 +239,7 @@ def compile_command(
     _write(program, destination, vela, etrecord, sources, out)
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
-    out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
+    console.say(f"Wrote {destination}: {program.report.summary()}.", "bold", to=out)
     if times is not None and profile is not None:
         show_times(times, profile, out)
 
@@ -251,13 +250,13 @@ def _write(
     """Write the program and the other files that were requested, and print their names."""
     if sources is not None:
         place = program.manifest(path, sources).save(Manifest.beside(path))
-        out.print(Text(f"Wrote {place}."), soft_wrap=True)
+        console.say(f"Wrote {place}.", to=out)
     program.save(path, vela=vela)
     if etrecord is not None:
         program.save_etrecord(etrecord)
-        out.print(Text(f"Wrote {etrecord}."), soft_wrap=True)
+        console.say(f"Wrote {etrecord}.", to=out)
     for name in program.data_files if path.suffix != ".tflite" else ():
-        out.print(Text(f"Wrote {path.parent / name}, which the board needs as well."), soft_wrap=True)
+        console.say(f"Wrote {path.parent / name}, which the board needs as well.", to=out)
 
 
 _WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "quiet", "verify_import"}
@@ -283,8 +282,7 @@ def _write_float(loaded: Model, destination: Path) -> None:
     write_file(destination, data)
     (method,) = read_pte(data).methods.values()
     kernels = plural(len(set(method.operators)), "kernel")
-    sentence = f"Wrote {destination}: {len(data):,} bytes, {kernels} of ExecuTorch in float, nothing on an NPU."
-    console.output().print(Text(sentence), soft_wrap=True)
+    console.say(f"Wrote {destination}: {len(data):,} bytes, {kernels} of ExecuTorch in float, nothing on an NPU.")
 
 
 def _check_float(context: typer.Context, wanted: bool) -> None:
@@ -319,7 +317,7 @@ def _report_on(program: CompiledProgram, data: CalibrationInputs, reports: Repor
     if program.report.sparsity is not None:
         reports.words.print(program.report.sparsity)
     if data.used is not None:
-        reports.words.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
+        console.say(f"Calibrated with {data.source}: {data.used} inputs.", to=reports.words)
     reports.write(program.report)
 
 
@@ -469,7 +467,7 @@ def run(
         )
     out = console.words(console.json_path(json, None))
     for line in (*done.notes, *done.lines(), *done.wrote):
-        out.print(Text(line), soft_wrap=True)
+        console.say(line, to=out)
     if json:
         console.print_json(done.to_dict())
 

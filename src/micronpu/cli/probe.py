@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
-from rich.text import Text
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
@@ -132,7 +131,7 @@ def run_firmware(
         console.print_json(done.to_dict() | {"measured": measured})
     else:
         for line in (*done.lines(), *measured):
-            console.output().print(Text(line, style="red" if done.exit_code else "green"), soft_wrap=True)
+            console.say(line, "red" if done.exit_code else "green")
     if done.exit_code:
         raise typer.Exit(done.exit_code)
     if measured_file is not None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import check_writable, write_file
+from micronpu.base.files import check_writable
 from micronpu.base.timing import STEPS, Times
 from micronpu.cli import console
 
@@ -75,12 +74,11 @@ class Reports:
         """Write the report to all selected files, and print their names."""
         if self.report_html is not None:
             report.to_html(self.report_html)
-            self.words.print(Text(f"Wrote {self.report_html}."), soft_wrap=True)
+            console.say(f"Wrote {self.report_html}.", to=self.words)
         if self.trace is not None:
             from micronpu.report.views.chrome import chrome_trace
 
-            write_file(self.trace, chrome_trace(report).encode())
-            self.words.print(Text(f"Wrote {self.trace}."), soft_wrap=True)
+            console.write(self.trace, chrome_trace(report), self.words)
         console.write_json(self.path, report.to_json())
 
 
@@ -108,8 +106,7 @@ def show_times(times: Times, path: Path, out: Console) -> None:
     table.add_row("The rest: reports, files", "", "", f"{rest:.2f}", f"{rest / whole:.0%}" if whole else "")
     table.add_row("All", "", "", f"{whole:.2f}", "")
     out.print(table)
-    write_file(path, (json.dumps(data, indent=2) + "\n").encode())
-    out.print(Text(f"Wrote {path}."), soft_wrap=True)
+    console.write(path, json.dumps(data, indent=2) + "\n", out)
 
 
 def as_json(times: Times) -> dict[str, Any]:
