@@ -34,9 +34,7 @@ class BoardSpec:
 
     Attributes:
         name: name for the user.
-        title: description.
         machine: machine of QEMU.
-        core: the emulated core.
         npus: places of its NPUs.
         families: generations of Ethos-U that it may have, such as "u55".
         cpuid: value of the core's CPUID register; 0 for QEMU's.
@@ -144,7 +142,6 @@ class ZephyrBoard:
         name: name for `west build -b`.
         sram: label of the memory node that the NPU reads.
         sram_at: its address if several banks of the devicetree are merged; -1 for an unchanged node.
-        has_npu: True if the devicetree has the NPU.
     """
 
     name: str

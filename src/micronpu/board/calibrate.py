@@ -87,9 +87,7 @@ class MemoryCalibration:
     """Result of a calibration.
 
     Attributes:
-        chip: name of the chip.
         logs: names and forms of the logs.
-        rows: the measurements.
         constants: new constants of the chip file.
         beats: numbers of the hardware and of the report, by the name of the counter.
         holds: accuracy of the constants, a sentence each.

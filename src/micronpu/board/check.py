@@ -119,10 +119,8 @@ class BoardOutcome:
     """Result of a check.
 
     Attributes:
-        name: of the model.
         board: its name, with its limits.
         runner: the firmware.
-        vectors: number of vectors.
         compared: their outputs, with those of this machine.
         start, later: seconds of this machine: the first vector with the board's start, and the mean of the others; in
             NXP's simulator the total time and None, and cycles, runs and accesses are 0.
@@ -249,8 +247,6 @@ class Finished:
     """A firmware that has ended.
 
     Attributes:
-        status: its exit status.
-        output: its output.
         memory: requested memory at the end.
         runs: of the NPUs.
         accesses: accesses of the core to their registers.

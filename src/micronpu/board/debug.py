@@ -29,9 +29,6 @@ class DebugServer:
     Args:
         machine: the board; its core is stopped.
         port: of TCP; 0 for any that is free.
-
-    Attributes:
-        port: port that it listens on.
     """
 
     def __init__(self, machine: Machine, port: int = 0) -> None:

@@ -72,7 +72,6 @@ class Elf:
 
     Attributes:
         name: name in messages.
-        data: the file.
         entry: address of the entry point.
         segments: bytes to load.
     """

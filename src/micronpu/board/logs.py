@@ -53,7 +53,6 @@ class Measured:
         name: of the program, the operation or the counter.
         number: of the instruction or layer; -1 without one.
         ticks: of the counter, the median of all measurements.
-        times: number of measurements.
     """
 
     kind: str
@@ -68,9 +67,7 @@ class BoardLog:
     """A log.
 
     Attributes:
-        name: of the file.
         form: see the module.
-        rows: the measurements.
         program: SHA-256 of the program that ran or of its first payload, in hexadecimal; "" if unknown.
         clock_mhz: of the counter; None if unknown.
         npu_clock_mhz: of the NPU; None if unknown.

@@ -60,7 +60,6 @@ class Machine:
 
     Attributes:
         npus: in the board's order.
-        output: output of the firmware.
         accesses: number of accesses of the core to registers of NPUs.
         status: the firmware's exit status once it has ended by semihosting, else None.
     """

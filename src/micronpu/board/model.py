@@ -43,7 +43,6 @@ class BoardModel:
 
     Attributes:
         name: name in messages.
-        data: the file.
         format: `PTE` or `TFLITE`.
         accelerator: accelerator of its command streams.
         inputs, outputs: in order.

@@ -80,9 +80,6 @@ class NsysBoard:
         runner: path of `nxp_executor_runner`; default: `NXP_RUNNER_PATH`, or the one on the PATH.
         seconds: time limit of each call.
 
-    Attributes:
-        output: output of the runner.
-
     Raises:
         BoardError: the runner, the simulator or the firmware is missing; the message names each.
         OptionError: there is no such chip.

@@ -33,7 +33,6 @@ class NsysFile:
     """One of the three files.
 
     Attributes:
-        name: of it.
         path: its path; None if missing.
         remedy: how to get it.
     """

@@ -103,7 +103,6 @@ class ProbeRun:
     """Result of a run on a board.
 
     Attributes:
-        name: of the firmware.
         board: core and server.
         status: exit status; 0 or 1 by the firmware's verdict if it does not exit.
         output: what it has printed.

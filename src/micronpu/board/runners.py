@@ -46,7 +46,6 @@ class Runner:
         format: "pte" or "tflite".
         family: generation of Ethos-U of its driver, such as "u55".
         folder: of the image in the package.
-        sha256: of the image.
         pool: bytes of the method allocator, 0 without one.
     """
 

@@ -44,7 +44,6 @@ class Dependency:
     """A dependency of micronpu.
 
     Attributes:
-        name: of the dependency.
         found: installed version or place; "" if missing.
         good: True if it can be used.
         remedy: what to do if it cannot be used.

@@ -41,7 +41,6 @@ class RunResult:
 
     Attributes:
         results: arrays; numbers and None as the program returns them.
-        notes: notes for the user.
         wrote: a line for each file.
         names: of the results, if the model returns a dictionary.
     """

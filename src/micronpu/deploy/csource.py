@@ -70,7 +70,6 @@ class Limit:
     Attributes:
         input: its index; None for a state.
         memory, offset: of the state.
-        count: number of integers.
         dtype: "int32" or "int64".
     """
 

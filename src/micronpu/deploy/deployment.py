@@ -69,7 +69,6 @@ class Source:
     """A program to deploy.
 
     Attributes:
-        program: a `.pte`.
         name: prefix of files and C names.
         vectors: arrays with a row per golden vector, one per input in order; ``output_0`` and so on may follow.
         rows: inputs of the program; the first few become the vectors if none are given.
@@ -102,7 +101,6 @@ class Deployment:
     """Result of `deploy_together`.
 
     Attributes:
-        folder: where.
         files: names of the files in it, in order.
         program_bytes: of each program for the board, by its name in C.
         pools: memory that the firmware must provide for all of them.

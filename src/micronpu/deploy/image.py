@@ -49,8 +49,6 @@ class Image:
     """An image in memory.
 
     Attributes:
-        data: the file.
-        program_bytes: size of the program in it.
         kernels: that the firmware must have.
     """
 

@@ -35,7 +35,6 @@ class Array:
         name: in C.
         size: bytes.
         section: its section in the linker script.
-        what: description.
     """
 
     name: str

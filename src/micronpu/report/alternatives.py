@@ -18,7 +18,6 @@ class Candidate:
     """Result of a compilation for one target.
 
     Attributes:
-        target: name of the target.
         activations: "int8" or "int16".
         milliseconds: of a call, all processors together; None without an estimate.
         low, high: band of `milliseconds`.
@@ -87,7 +86,6 @@ class Candidates(JsonReport):
     """Results for all targets, in the order of the request.
 
     Attributes:
-        model: name of the model.
         metric: name of the metric of the scores, or "".
         candidates: one for each target and setting.
     """
@@ -237,7 +235,6 @@ class Advice(JsonReport):
     """Result of `micronpu.advise`.
 
     Attributes:
-        target: name of the target.
         price: of the original network.
         hotspots: operations that take the most time, by processor, most expensive first.
         ideas: the changes that were tried, shortest time first.

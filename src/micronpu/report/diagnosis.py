@@ -31,7 +31,6 @@ class LayerError:
         operator: "conv2d + relu" and the like, or "input".
         module: path of the module in the model.
         source: the user's file and line.
-        dtype: of its result.
         setting: the kind of quantization setting that selects it: "node" or "module", or "" if none selects it alone.
         share: share of the error at the output that the layer adds, 0 to 1; None without a gradient to the output.
         sqnr: ratio for the total error: the quantized network against the float one.
@@ -72,7 +71,6 @@ class Blame(JsonReport):
     """Result of `micronpu.blame`.
 
     Attributes:
-        target: name of the target.
         rows: number of samples that were measured.
         given_rows: number of samples that were given, of which these are evenly spread.
         calibration_rows: number of samples that chose the ranges.
@@ -144,7 +142,6 @@ class Attempt:
     """A fix that was tried in addition to those kept before.
 
     Attributes:
-        name: of the fix.
         gain: over those kept before, on the samples for choosing.
         kept: True if it is part of the choices.
     """
@@ -182,7 +179,6 @@ class Fixes(JsonReport):
     """Result of `micronpu.fix`.
 
     Attributes:
-        target: name of the target.
         calibration_rows, choosing_rows, judging_rows: numbers of samples for each purpose, without overlap.
         attempts: in the order in which they were made.
         choices: the default first, then by distance to float.
@@ -256,8 +252,6 @@ class Frontier:
     """Result of a search for precision.
 
     Attributes:
-        points: the programs.
-        samples: number of samples.
         weights: dB of the chosen program with float activations: the limit of its int8 weights.
         activations: dB of the chosen program with float weights.
         is_near: True if the chosen program is near float.

@@ -340,7 +340,6 @@ class LitertValue:
 
     Attributes:
         numbers: by the order of axes; a 4-D tensor may exist in both.
-        rounding: its quantization.
     """
 
     numbers: dict[str, int]

@@ -75,7 +75,6 @@ class FileValue:
     """A tensor of the file, whose value the file's runtime computes too.
 
     Attributes:
-        name: in the file.
         key: identifies it for the runtime.
         axes: the file's axes in the order of the network's value; () if they are the same.
         operator: kind of the operator that computes it, and its position.
@@ -152,7 +151,6 @@ class State:
     """A tensor that persists from one call to the next.
 
     Attributes:
-        name: in the file.
         initial: before the first call.
         number: of its value when a call begins.
         written: number of its value when the call ends.

@@ -81,7 +81,6 @@ class Qparams:
     """How QuantizeLinear rounds an activation: an int8 or int16 tensor, which may represent unsigned bytes.
 
     Attributes:
-        rounding: of the int8 or int16 tensor.
         is_bytes: the file's integers are 128 more, as uint8.
     """
 

@@ -86,7 +86,6 @@ class Compressed:
 
     Attributes:
         model: the float network with weights rounded to the chosen bit width.
-        bits: of the weights.
         widths: results by bit width; the first is the original network.
         note: one sentence with the figures.
         corrections: quantization corrections chosen for these weights.

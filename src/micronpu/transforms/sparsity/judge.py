@@ -198,7 +198,6 @@ class Nearest:
     Attributes:
         network: quantized from a float program.
         corrections: those chosen here, without the quantizer's own.
-        judgement: of the network.
     """
 
     network: GraphModule
