@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -66,11 +67,11 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    texts = attribute_texts(kind)
+    texts = _texts(kind)
     properties: dict[str, Any] = {}
     for field, hint in fields_of(kind):
         if FLAT in field.metadata:
-            inner, said = typing.get_type_hints(hint), attribute_texts(hint)
+            inner, said = typing.get_type_hints(hint), _texts(hint)
             for name in field.metadata[FLAT]:
                 properties[name] = _said(said.get(name, ""), _schema(inner[name], definitions))
         else:
@@ -82,6 +83,12 @@ def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, An
         properties[name] = _said(" ".join(text.split()), _schema(typing.get_type_hints(getter)["return"], definitions))
     about = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
     return _said(about, {"type": "object", "properties": properties, "required": list(properties)})
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """The sentences of a class on its fields: in its doc-string, or beside them."""
+    beside = re.findall(r"^    (\w+): [^#\n]*  # (.+)$", inspect.getsource(kind), re.MULTILINE)
+    return {name: f"{text}." for name, text in beside} | attribute_texts(kind)
 
 
 def _said(text: str, schema: dict[str, Any]) -> dict[str, Any]:
