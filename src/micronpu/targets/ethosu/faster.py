@@ -69,7 +69,7 @@ def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
     layers = [program.layers[place] for place in {*program.places} if place >= 0]
     if not any(layer.work.weight_bytes for layer in layers):
         return False
-    busy = sum(layer.work.direct(memories)[0] for layer in layers)
+    busy = sum(layer.work.least(memories) for layer in layers)
     least = max(busy, _read_once(program) / memories.stored_rate)
     return least <= (1 - LEAST_GAIN) * program.cycles
 

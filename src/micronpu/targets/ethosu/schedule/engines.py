@@ -79,6 +79,10 @@ class EngineWork:
         """Cycles with the weights where they are stored, without waiting for them; and cycles of that memory."""
         return math.ceil(max(self.arithmetic, self.feature_maps)), math.ceil(self.weight_bytes / memories.stored_rate)
 
+    def least(self, memories: Memories) -> int:
+        """Cycles with the weights in the memory from which they come faster, and no one else waiting for it."""
+        return min(self.near(memories), max(self.direct(memories)))
+
 
 NOTHING = EngineWork()
 
