@@ -1,6 +1,6 @@
 """MediaPipe's face detector for short range: depthwise convolutions with residuals, weights in float16.
 
-Rows are random squares of the photographs, lighter and darker; other squares of the same photographs calibrate.
+Rows are random squares of the photographs, lighter and darker; squares of other photographs calibrate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MediaPipe's palm detector: PReLU, resizes, weights in float16.
 
-Rows are random squares of the photographs, lighter and darker; other squares of the same photographs calibrate.
+Rows are random squares of the photographs, lighter and darker; squares of other photographs calibrate.
 """
 
 from __future__ import annotations

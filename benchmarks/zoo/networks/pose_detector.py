@@ -1,6 +1,6 @@
 """MediaPipe's detector of people: a feature pyramid with depth-to-space, weights in float16, sparse.
 
-Rows are random squares of the photographs, lighter and darker; other squares of the same photographs calibrate.
+Rows are random squares of the photographs, lighter and darker; squares of other photographs calibrate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MediaPipe's segmentation of people: hard swish, squeeze and excitation, a decoder with an operator of MediaPipe's
 own.
 
-Rows are random squares of the photographs, lighter and darker; other squares of the same photographs calibrate.
+Rows are random squares of the photographs, lighter and darker; squares of other photographs calibrate.
 """
 
 from __future__ import annotations

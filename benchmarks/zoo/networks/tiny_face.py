@@ -2,7 +2,7 @@
 boxes.
 
 Weights of eight bits, rebuilt from TensorFlow.js. Rows are random squares of the photographs, lighter and darker;
-other squares of the same photographs calibrate. A cell's box counts with a logit above 0.
+squares of other photographs calibrate. A cell's box counts with a logit above 0.
 """
 
 from __future__ import annotations

@@ -304,9 +304,8 @@ class Frontier:
                 f" The limit of this program is its {what}: {decibel_text(self.weights)} with float activations, "
                 f"{decibel_text(self.activations)} with float weights."
             )
-        best = max(self.points, key=lambda p: p.sqnr)
-        slower = "" if best.is_chosen else ", or a larger max_slowdown"
-        hint = best.hint or f"micronpu.fix(model, data, target){slower}"
+        best = max((p for p in self.points if p.is_chosen or p.hint), key=lambda p: p.sqnr)
+        hint = best.hint or "micronpu.fix(model, data, target)"
         return (
             ReportWarning(
                 NOTE,

@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
+from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, arguments, is_compute, origin_of
 from micronpu.frontend.run import Values
@@ -137,7 +138,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search)
+    what, hint = _cause_text(cause, search, search.proposal)
     return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **cause.place)
 
 
@@ -184,7 +185,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     if min(against.sqnr, beside.sqnr) >= thresholds.EXPLAINED or beside.lost < thresholds.AVOIDABLE:
         return None
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search)
+    what, hint = _cause_text(cause, search, "")  # an automatic precision may stay
     return ReportWarning(
         NOTE,
         "avoidable-noise",
@@ -492,9 +493,15 @@ def _is_prescribed(node: Node) -> bool:
     return entry is not None and rule_of(node, entry).output is OutputQuantization.FIXED
 
 
-def _cause_text(cause: _Cause, search: _Search) -> tuple[str, str]:
-    """Return the description of a cause, and what to try."""
-    proposal = search.proposal
+def _extremes_of(layer: RoundedLayer) -> list[list[float]]:
+    """Return the farthest extremes of single calls of calibration, downwards and upwards; [] if they are unknown."""
+    name, extremes = EXTREMES.of(layer.quantize)
+    known = extremes is not None and name == layer.quantize.name
+    return [[end for end, _ in side] for side in extremes.farthest] if known else []
+
+
+def _cause_text(cause: _Cause, search: _Search, proposal: str) -> tuple[str, str]:
+    """Return the description of a cause, and what to try; `proposal` is first."""
     look = ["micronpu.blame(model, data, target)", "micronpu.fix(model, data, target)"]
     if cause.written is not None:
         what = f"Rounding only the weights already gives {decibel_text(cause.written)}: "
@@ -518,8 +525,15 @@ def _cause_text(cause: _Cause, search: _Search) -> tuple[str, str]:
     (low, high), (least, most) = cause.layer.edge.range, cause.reach
     what = f"{most_costs} Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}"
     if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
-        return f"{what}.", ", ".join(["calibration samples with such values, or another observer", *look])
+        seen = [side[0] for side in _extremes_of(cause.layer)] or [-math.inf, -math.inf]
+        was_seen = (least >= low or seen[0] >= -least) and (most <= high or seen[1] >= most)  # and left out
+        missing = [] if was_seen else ["calibration samples with such values"]
+        return f"{what}.", ", ".join([*missing, *look])
     if high - low > thresholds.WIDE * (most - least) > 0 and not _is_prescribed(cause.layer.first):
+        limit, ends = thresholds.WIDE / 2 * (most - least), _extremes_of(cause.layer)
+        if any(side[0] > limit for side in ends) and all(side[-1] <= limit for side in ends):
+            what += ": few of the calibration data have values of such size."
+            return what, ", ".join(["calibration data without them, if they are not typical", *look])
         what += ": a constant or another value with the same qparams widens the range."
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return most_costs, ", ".join([*auto, *look])

@@ -462,10 +462,11 @@ def _numbers(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | 
 
 
 def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: ElementSources) -> tuple[PartAccuracy, ...]:
-    """Return the parts of an output for all samples, the largest values first; () if all are of similar size."""
+    """Return the parts of an output for all samples, largest values first; () if of similar size, or of few values."""
     count = len(sources.names)
     known = (sources.number >= 0) & (sources.number < count)
     place = sources.number[known]
+    elements = np.bincount(place, minlength=count)
     signal, noise = np.zeros(count), np.zeros(count)
     low, high = np.inf, -np.inf
     for y, x in zip(found, wanted, strict=True):
@@ -476,7 +477,7 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
         noise += np.bincount(place, np.square(y - x)[known], count)
     if are_probabilities(low, high):  # their errors are comparable
         return ()
-    sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
+    sizes = np.sqrt(signal / np.maximum(elements * len(wanted), 1))
     order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > at.EMPTY * sizes.max()]
     groups: list[list[int]] = []
     for number in order:
@@ -484,7 +485,8 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
             groups[-1].append(number)
         else:
             groups.append([number])
-    if len(groups) < 2:
+    fewest = min((elements[group].sum() for group in groups), default=0) * len({x.tobytes() for x in wanted})
+    if len(groups) < 2 or fewest < at.ENOUGH_VALUES:
         return ()
     return tuple(
         PartAccuracy(

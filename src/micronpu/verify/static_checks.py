@@ -7,7 +7,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -270,17 +269,21 @@ def _small_operands(view: program.ProgramView, node: Node, proposal: str) -> Rep
     least, jump = found
     where = place_of(node)
     at = f" at {where['source']}" if where["source"] else ""
-    what = program.named(node) if written.form is not Form.QUOTIENT else f"The division{at}"
-    if written.amplifier is not None and written.amplifier.divides:
-        hint = "divisors that stay away from zero, as with clamp(min=...)"
+    what = f"`{where['node']}`{at}" if written.form is not Form.QUOTIENT else f"The division{at}"
+    own = exported_call(node)[1].removeprefix("aten.")
+    if own and facts_of(own).amplifier is None:  # a part of an operator, such as of a norm
+        what, hint = f"The `{name_of(name)}` in `{where['node']}`{at}", "micronpu.fix(model, data, target)"
     else:
+        divides = written.amplifier is not None and written.amplifier.divides
         hint = "magnitudes instead of powers (half the range in decibels)"
+        hint = "divisors that stay away from zero, as with clamp(min=...)" if divides else hint
+        hint = (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model"
     return ReportWarning(
         NOTE,
         "int8-power",
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
-        (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model",
+        hint,
         **where | {"operator": name_of(name)},
     )
 
@@ -313,9 +316,6 @@ def _unequal_parts(
     """Return a warning for an output with parts that are far smaller than others."""
     edge = view.edge(node)
     if edge is None or edge.dtype is not DType.INT8 or sources is None or sources.number.shape != values[0].shape:
-        return None
-    counts = np.unique(sources.number, return_counts=True)[1]
-    if counts.min() * len(values) < thresholds.ENOUGH_VALUES:
         return None
     exact = [value.detach().double().numpy() for value in values]
     parts, step = unequal_parts(exact, exact, sources), edge.qparams.scale[0]
