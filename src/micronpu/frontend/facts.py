@@ -103,6 +103,8 @@ LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)
 """True if recurrent layers may become one step in a loop."""
 FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
 """The module before any rewrite; between the rewrites and the annotation in torchao's `prepare_pt2e`."""
+IS_STEP: Fact[bool] = Fact("micronpu_is_step", False)
+"""The module is the step of a loop, before it is quantized."""
 LOOP_QPARAMS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
 """Qparams of the inputs and outputs of a loop's step."""
 PREPARED: Fact[bool] = Fact("micronpu_prepared", False)

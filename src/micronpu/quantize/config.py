@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import check_switch, check_text, check_type, described, is_class
 from micronpu.base.errors import OptionError
-from micronpu.frontend.facts import SETTING
+from micronpu.frontend.facts import IS_STEP, SETTING
 from micronpu.frontend.program import aten_overload, is_compute, overload_name, short_name
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
@@ -446,7 +446,8 @@ class QuantizationSettings:
 
     def find(self, model: GraphModule) -> None:
         """Apply the finders to a model; the last one that finds a node decides."""
-        self.found = {node.name: setting for finder, setting in self.finders for node in finder(model)}
+        finders = [] if IS_STEP.of(model) else self.finders
+        self.found = {node.name: setting for finder, setting in finders for node in finder(model)}
 
     def of(self, node: Node) -> Setting:
         if node.name in self.nodes:
@@ -468,7 +469,7 @@ class QuantizationSettings:
 
     def check(self, model: GraphModule) -> None:
         """Raise `OptionError` with the closest names for one that matches nothing in the model."""
-        if not (self.nodes or self.names or self.types or self.operators):
+        if not (self.nodes or self.names or self.types or self.operators) or IS_STEP.of(model):
             return
         nodes = [n for n in model.graph.nodes if is_compute(n)]
         stacks = [module_stack(n) for n in nodes]

@@ -10,18 +10,18 @@ import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.frontend.facts import LOOP_QPARAMS
+from micronpu.frontend.facts import IS_STEP, LOOP_QPARAMS
 from micronpu.frontend.integers import integer_states, stored_as, to_integer_io
 from micronpu.frontend.program import Edge, ProgramView, add_dequantize, add_quantize, integers_behind, quantizes_of
 from micronpu.frontend.tensors import KEY, State, States, add_constant, clean, states_of, with_own_graph
-from micronpu.quantize.config import QuantizationSettings
-from micronpu.quantize.nodes import observer_of
+from micronpu.quantize.nodes import moves, observer_of
 from micronpu.quantize.observers import is_fixed, is_of_extremes
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
@@ -68,16 +68,6 @@ class Loop(nn.Module):
         return (torch.stack(results), *states)
 
 
-class _StepSettings(QuantizationSettings):
-    """Settings of the model for the step of a loop; their names need not match anything in it."""
-
-    def check(self, model: GraphModule) -> None:
-        pass
-
-    def find(self, model: GraphModule) -> None:
-        pass
-
-
 def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
     """Yield the loops of a module with the nodes that call them."""
     for node in module.graph.nodes:
@@ -118,14 +108,18 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
     """Give the step of each loop observers; values that are also outside of the loop share its observers."""
     for node, loop in loops_of(prepared):
         inner = copy.copy(quantizer)
-        inner.settings = _StepSettings(**(vars(quantizer.settings) | {"io": quantizer.settings.default}))
-        loop.prepared = prepare(with_own_graph(loop.body), inner)
+        inner.settings = replace(quantizer.settings, io=quantizer.settings.default)
+        IS_STEP.say(step := with_own_graph(loop.body), True)
+        loop.prepared = prepare(step, inner)
         settle_concat_groups(loop.prepared)  # the loop needs the qparams of its step before calibration
         loop.prepared.meta[KEY] = states_of(loop.body)
         inputs = {n.name: n for n in loop.prepared.graph.find_nodes(op="placeholder")}
         outside = observer_of(prepared, node.args[0])
         if outside is not None:
-            _exchange(loop.prepared, _behind(loop.prepared, inputs["x"]), outside)
+            inside = _behind(loop.prepared, inputs["x"])
+            if isinstance(outside, RangeObserver) and _is_only_read_by(prepared, outside, node):
+                outside.saturation = getattr(inside, "saturation", None)
+            _exchange(loop.prepared, inside, outside)
         for reader in [user for user in node.users if _index(user) == 0]:
             outside, inside = _behind(prepared, reader), _behind(loop.prepared, inputs["state_0"])
             if outside is None or inside is None or outside is inside or outside.dtype is not inside.dtype:
@@ -137,8 +131,8 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
                     if other.prepared is not None:
                         _exchange(other.prepared, outside, inside)
             else:
-                if isinstance(outside, RangeObserver):
-                    outside.within = RangeObserver.within  # what only clamps read outside, the step reads as a whole
+                if isinstance(outside, RangeObserver):  # its limits are those of the readers outside
+                    outside.within, outside.saturation = RangeObserver.within, None
                 _exchange(loop.prepared, inside, outside)
 
 
@@ -200,6 +194,13 @@ def _index(node: Node) -> int | None:
 def _behind(module: GraphModule, node: Node) -> Observer | None:
     """Return the first observer that reads a value."""
     return next((o for user in node.users if (o := observer_of(module, user)) is not None), None)
+
+
+def _is_only_read_by(module: GraphModule, observer: Observer, reader: Node) -> bool:
+    """Return True if a node alone reads the values of an observer, possibly moved."""
+    seen = {node for node in module.graph.nodes if observer_of(module, node) is observer}
+    readers = {user for node in seen for user in node.users} - seen - {reader}
+    return all(moves(own) and seen.issuperset(own.users) for own in readers)
 
 
 def _exchange(module: GraphModule, old: Observer | None, new: Observer) -> None:

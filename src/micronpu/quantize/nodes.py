@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
+from micronpu.frontend.facts import IS_STEP, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
@@ -225,6 +225,7 @@ class NodeValues(Values):
             for s, old, new in state_ends(model)
         ]
         super().__init__([*self.node_of], [self.of[node] for node in dict.fromkeys(results_of(model))], states)
+        self.is_step = IS_STEP.of(model)
 
     def places(self, places: Mapping[Any, Any]) -> dict[Place, Any]:
         """Return observers of nodes, and of (operand, reader) edges, by their values."""

@@ -106,6 +106,7 @@ class RangeObserver(nn.Module):
         holders: [2, `EXTREMES`], numbers of these calls.
         thresholds: thresholds that must be between two LSBs, for int8.
         singularity: a `micronpu.quantize.solver.neighbours.Singularity`, or None.
+        saturation: a `micronpu.quantize.solver.neighbours.Saturation`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
         exceeded_from: number of values from which the margin also balances clipping and rounding.
@@ -130,6 +131,7 @@ class RangeObserver(nn.Module):
     exceeded_from: float = math.inf
     within: tuple[float, float] = (-math.inf, math.inf)
     singularity: Any = None
+    saturation: Any = None
 
     def __init__(
         self, dtype: torch.dtype, quant_min: int, quant_max: int, qscheme: torch.qscheme, eps: float = 2.0**-23
@@ -245,6 +247,7 @@ class RangeObserver(nn.Module):
             or not own
             or self.calls < at.FEWEST_EXTREMES
             or math.isfinite(self.within[1] - self.within[0])
+            or (self.saturation is not None and self.reach() != self.reach(self.saturation))
         ):
             return None
         kept = min(self.calls // 2 + 1, at.EXTREMES)
@@ -270,22 +273,33 @@ class RangeObserver(nn.Module):
         if self.is_empty:
             warn("An observer has seen no values and returns scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
+        return self._qparams(self.singularity, self.saturation)
+
+    def reach(self, *limits: Any) -> tuple[float, float]:
+        """Return the ends of the integers, before sums saturate or with further limits; infinite if unknown."""
+        if self.is_empty or type(self).calculate_qparams is not RangeObserver.calculate_qparams:
+            return -math.inf, math.inf
+        scale, zero_point = (float(number) for number in self._qparams(self.singularity, *limits))
+        return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
+
+    def _qparams(self, *limits: Any) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = self._ends()
-        if self.singularity is not None and low.numel() == 1:
-            least, most = self.singularity.ends()
-            low, high = low.clamp(min=least), high.clamp(max=most)
-        limits = self.quant_min, self.quant_max
+        for limit in limits:
+            if limit is not None and low.numel() == 1:
+                least, most = limit.ends()
+                low, high = low.clamp(min=least), high.clamp(max=most)
+        ends = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
         something = symmetric | (low < 0.0) | (high > 0.0)
         eps = torch.where(something, self.eps, self.eps.clamp(min=at.NOTHING))
-        scale, zero_point = qparams_of(low, high, *limits, eps, symmetric=symmetric)
-        if self.is_whole and limits[1] - limits[0] < 256:
-            return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
-        if low.numel() == 1 and limits[1] - limits[0] < 256:
+        scale, zero_point = qparams_of(low, high, *ends, eps, symmetric=symmetric)
+        if self.is_whole and ends[1] - ends[0] < 256:
+            return qparams_of(low, high, *ends, _with_whole_numbers(scale), symmetric=symmetric)
+        if low.numel() == 1 and ends[1] - ends[0] < 256:
             between = self.thresholds.within(float(low), float(high))
             if between:
                 wider = torch.full_like(scale, _between_steps(float(scale), between))
-                return qparams_of(low, high, *limits, wider, symmetric=symmetric)
+                return qparams_of(low, high, *ends, wider, symmetric=symmetric)
         return scale, zero_point
 
     def get_extra_state(self) -> torch.Tensor:

@@ -114,6 +114,7 @@ def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
         for observer in group:
             if isinstance(observer, RangeObserver):
                 observer.within = min(low for low, _ in ranges), max(high for _, high in ranges)
+                observer.saturation = observer.saturation if len(group) == 1 else None
 
 
 def _disagreement(one: Any, other: Any, of_state: bool) -> str:

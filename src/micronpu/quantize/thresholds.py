@@ -88,6 +88,8 @@ SLOWDOWN = {"auto": 2.0, "accurate": 2.0}
 SIGN_RANGE = 0.125
 # Part by which a range exceeds the end from which a sigmoid saturates [fraction; two LSBs of the 255 between both ends]
 SATURATED = 1 / 64
+MOST_SUMS = 16  # Maximum number of sums, by their other terms, whose saturation limits a value [sums; not measured]
+MOST_TERMS = 4  # Maximum number of other terms of such a sum [terms; gates of recurrent layers have up to two]
 # Maximum number of successive operators that multiply or add a number, and are looked through [operators; not measured]
 LINEAR_DEPTH = 4
 ADDENDS_DEPTH = 16  # Maximum number of successive sums and moves searched for a mask [operators; not measured]

@@ -1,4 +1,4 @@
-"""First layers that read features of very unequal size."""
+"""First layers that read features of very unequal size, and the range of the product that a loop reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from torch.fx import GraphModule
 
 import micronpu
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.facts import IN_FLOAT
+from micronpu.frontend.facts import IN_FLOAT, LOOPS_ALLOWED
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.tensors import attribute
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
 from micronpu.ops.facts import matrices_of
 from micronpu.ops.recurrent import RECURRENT
+from micronpu.quantize.calibrate import calibrated, of_one
 from micronpu.quantize.config import QuantizationConfig, QuantizationSettings
+from micronpu.quantize.loops import loops_of
+from micronpu.quantize.nodes import observer_of
+from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.weights import write_first_layers
 
 FEATURES = 12
@@ -151,3 +155,32 @@ def test_a_network_on_powers_is_near_float_in_int16(monkeypatch: pytest.MonkeyPa
     after = sqnr()
     monkeypatch.setattr("micronpu.quantize.calibrate.write_first_layers", lambda *_: None)
     assert after > sqnr() + 6
+
+
+def observed_loops(model: nn.Module, rows: list[torch.Tensor], activations: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The observer of what each loop reads, and those in its step by the names of what they observe."""
+    module = graph_module(torch.export.export(model.eval(), (rows[0],)))
+    LOOPS_ALLOWED.say(module, True)
+    quantizer = StaticQuantizer(WIDE, activations=activations)
+    prepared = calibrated({"": module}, of_one([[(row,)] for row in rows]), {"": quantizer})[""]
+    found = []
+    for call, loop in loops_of(prepared):
+        step = loop.prepared
+        assert step is not None
+        inside = {str(n.args[0]): o for n in step.graph.nodes if (o := observer_of(step, n)) is not None}
+        found.append((observer_of(prepared, call.args[0]), inside))
+    return found
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+def test_the_product_that_a_loop_reads_ends_where_its_gates_saturate(activations: Any, bidirectional: bool) -> None:
+    """The product is computed before the loop, and added to another and read by a sigmoid and tanh in its step."""
+    sizes = torch.ones(FEATURES)
+    rows = [40 * row for row in powers(sizes, steps=150, count=2)]
+    loops = observed_loops(Recurrent(nn.LSTM, sizes, bidirectional=bidirectional), rows, activations)
+    assert len(loops) == 1 + bidirectional
+    for product, inside in loops:
+        assert inside["x"] is product and max(-float(product.min_val), float(product.max_val)) > 60
+        scale, zero_point = (float(number) for number in product.calculate_qparams())
+        assert max(abs((end - zero_point) * scale) for end in (product.quant_min, product.quant_max)) < 30

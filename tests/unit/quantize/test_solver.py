@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -298,11 +298,15 @@ def observer(dtype: torch.dtype = torch.int8) -> RangeObserver:
     return RangeObserver(dtype, limits.min, limits.max, torch.per_tensor_affine)
 
 
-def observed(values: Values) -> dict[str, RangeObserver]:
+def observers_after(values: Values, left_out: Sequence[str] = ()) -> dict[Value, RangeObserver]:
     """Observers of the values, one each, after their neighbours have spoken."""
-    places: dict[Place, Any] = {value: observer() for value in values.all if not value.is_output}
-    observe_for_neighbours(values, places)
-    return {value.name: found for value, found in places.items() if isinstance(value, Value)}
+    places = {v: observer() for v in values.all if not v.is_output and v.name not in left_out}
+    observe_for_neighbours(values, dict[Place, Any](places))
+    return places
+
+
+def observed(values: Values) -> dict[str, RangeObserver]:
+    return {value.name: found for value, found in observers_after(values).items()}
 
 
 def test_a_threshold_reaches_values_before_a_linear_function() -> None:
@@ -384,6 +388,72 @@ def test_a_range_contains_the_constant_of_a_pad() -> None:
     values = t.end(t.op("clamp", padded, rule=CLAMP, is_clamp=True, clamps_to=(-9.0, 9.0)))
     observe_for_neighbours(values, {low: shared, padded: shared})
     assert shared.within == (-5.0, 6.0)
+
+
+def read_through_sums(t: Table, *more: str) -> Values:
+    """x1 + y1 + z1, joined parts of which are clamped at -6 and 6, as where a sigmoid and a tanh saturate."""
+    x1, y1, z1 = (t.op(f"{name}1", t.input(name)) for name in "xyz")
+    added = t.op("added", t.op("view", x1, rule=MOVE, moves=True), y1, form=Form.SUM)
+    total = t.op("total", added, z1, form=Form.SUM)
+    parts = [t.op(name, total, rule=MOVE, moves=True) for name in ("low", "high")]
+    clamps = [t.op(f"clamp_{part}", part, rule=CLAMP, is_clamp=True, clamps_to=(-6.0, 6.0)) for part in parts]
+    return t.end(*clamps, *(t.op(name, x1) for name in more))
+
+
+def ends_of(found: RangeObserver) -> list[float]:
+    scale, zero_point = (float(number) for number in found.calculate_qparams())
+    return [(found.quant_min - zero_point) * scale, (found.quant_max - zero_point) * scale]
+
+
+def test_the_terms_of_a_sum_end_where_no_other_term_can_bring_it_back_from_saturation() -> None:
+    found = observed(read_through_sums(Table()))
+    for name, numbers in {"x1": (-650.0, 300.0), "y1": (-4.0, 3.0), "z1": (0.0, 2.0)}.items():
+        found[name](torch.tensor(numbers))
+    assert found["total"].within == (-6.0, 6.0)
+    assert ends_of(found["x1"]) == pytest.approx([-6.0 - 3.0 - 2.0, 6.0 + 4.0], abs=0.1)
+    assert ends_of(found["y1"]) == pytest.approx([-4.0, 3.0], abs=0.1), "it is not widened"
+    assert found["x1"].extremes is None and found["x"].saturation is None, "inputs are the application's"
+
+
+@pytest.mark.parametrize("change", ["other reader", "no clamp behind", "no observer", "itself"])
+def test_the_terms_of_a_sum_keep_their_range_if_a_reader_does_not_saturate(change: str) -> None:
+    values = read_through_sums(Table(), *(["other"] if change == "other reader" else []))
+    by_name = {value.name: value for value in values.all}
+    if change == "no clamp behind":
+        by_name["high"].readers.append(Value("elsewhere"))
+    if change == "itself":
+        by_name["total"].operands = [by_name["added"]]
+    left_out = ["y1"] if change == "no observer" else []
+    assert observers_after(values, left_out)[by_name["x1"]].saturation is None
+
+
+def test_sums_of_sums_are_followed_up_to_a_limit() -> None:
+    """A value that two readers double and add has twice as many sums as each sum, 2 ** 40 after 40 blocks."""
+    t = Table()
+    values = [t.op("first", t.input("x"))]
+    for block in range(40):
+        twice = [t.op(f"{name}{block}", values[-1], rule=MOVE, moves=True) for name in "ab"]
+        values.append(t.op(f"sum{block}", *twice, form=Form.SUM))
+    values.append(t.op("clamp", values[-1], rule=CLAMP, is_clamp=True, clamps_to=(-6.0, 6.0)))
+    by_value = observers_after(t.end(values[-1]))
+    limited = [
+        v for v in values[:-1] if by_value[v].saturation is not None or by_value[v].within != (-math.inf, math.inf)
+    ]
+    assert values[-2] in limited and values[-3] in limited and values[0] not in limited
+
+
+@pytest.mark.parametrize("is_step", [False, True])
+def test_inputs_keep_their_range_except_those_of_a_step(is_step: bool) -> None:
+    t = Table({"state": ("h", "clamp_h")})
+    bias, clamps = t.constant("bias"), []
+    for operand in (x := t.input("x"), h := t.input("h")):
+        total = t.op(f"total_{operand}", operand, bias, form=Form.SUM)
+        clamps.append(t.op(f"clamp_{operand}", total, rule=CLAMP, is_clamp=True, clamps_to=(-1.0, 1.0)))
+    values = t.end(*clamps)
+    values.is_step = is_step
+    found = observers_after(values)
+    assert (found[x].saturation is not None) is is_step
+    assert found[h].saturation is None, "a state that is clipped is clipped in every call"
 
 
 def test_a_sign_needs_a_part_of_the_range() -> None:

@@ -6,7 +6,8 @@ qparams: it is never between two LSBs.
 
 A clamp: the range of values that only clamps read ends with the clamps.  If the values go up to 100, and the clamp ends
 at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmoid or tanh, whose integers no longer
-change from some operand on.
+change from some operand on, and for the terms of a sum that these read: none needs to reach farther than that and the
+other terms together.
 
 A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
 range of the result ends at its value one LSB of the operand away from 0.
@@ -19,6 +20,7 @@ hardly any weight, which is zero in the result of a softmax.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +46,8 @@ Places: TypeAlias = Mapping[Place, Any]
 """Observers, this package's or torchao's, of values and of (operand, reader) edges."""
 Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 """The values of each observer."""
+Sum: TypeAlias = tuple[Ends, tuple[Any, ...]]
+"""Ends beyond which the sum of a value and others saturates, and the observers of the others."""
 
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
@@ -123,18 +127,30 @@ def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> Non
 
 def _observe_clamped(values: Values, places: Places, groups: Groups) -> None:
     """Limit the ranges of groups whose values are made or read by clamps; an input is quantized by the application."""
-    made, read = dict[Value, Ends](), dict[Value, Ends]()
+    made, read = dict[Value, Ends](), dict[Value, tuple[Sum, ...]]()
     for value in values.all:
         padding = 0.0 if value.rule is None else value.rule.padding
         selected = [(padding, padding), *(made[v] for v in value.float_operands)] if _selects(value) else ()
         made[value] = value.clamps_to if value.is_clamp else _union(selected)
     for value in reversed(values.all):
-        read[value] = _union(_read_within(reader, places, read) for reader in value.readers)
+        found = [_read_within(value, reader, places, read) for reader in value.readers]
+        sums: dict[tuple[Any, ...], list[Ends]] = {}
+        for ends, terms in itertools.chain(*found):
+            sums.setdefault(terms, []).append(ends)
+        is_known = all(found) and len(sums) <= at.MOST_SUMS  # residual connections double them block by block
+        read[value] = tuple((_union(ends), terms) for terms, ends in sums.items()) if is_known else ()
+    kept = {state.old for state in values.states} if values.is_step else {v for v in values.all if v.is_input}
     for observer, observed in groups.items():
-        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
-            low, high = _union((max(made[v][0], read[v][0]), min(made[v][1], read[v][1])) for v in observed)
-            if math.isfinite(low + high) and any(read[v] != UNLIMITED for v in observed):
-                observer.within = low, high
+        if not isinstance(observer, RangeObserver) or not kept.isdisjoint(observed):
+            continue
+        alone = {
+            v: UNLIMITED if any(terms for _, terms in read[v]) else _union(e for e, _ in read[v]) for v in observed
+        }
+        low, high = _union((max(made[v][0], own[0]), min(made[v][1], own[1])) for v, own in alone.items())
+        if math.isfinite(low + high) and any(own != UNLIMITED for own in alone.values()):
+            observer.within = low, high
+        elif all(read[v] for v in observed) and not isinstance(observer, FinerObserver | PartObserver):
+            observer.saturation = Saturation(tuple(dict.fromkeys(one for v in observed for one in read[v])))
 
 
 def _observe_exceeded(values: Values, groups: Groups) -> None:
@@ -156,16 +172,24 @@ def _observe_exceeded(values: Values, groups: Groups) -> None:
             observer.exceeded_from = 0 if makers[0] in sums else from_values
 
 
-def _read_within(reader: Value, places: Places, read: Mapping[Value, Ends]) -> Ends:
-    """Return the limits of the clamps behind a reader, which may move or select the value; infinite for others."""
+def _read_within(value: Value, reader: Value, places: Places, read: Mapping[Value, tuple[Sum, ...]]) -> tuple[Sum, ...]:
+    """Return the limits of the clamps behind a reader, which may move, select or add to the value; () for none."""
     observer = places.get(reader)
     if reader.reads_within != UNLIMITED:
-        return reader.reads_within
+        return ((reader.reads_within, ()),)
     if observer is not None and is_fixed(observer):
         end = reader.saturates_from(float(observer.scale) / 2)
         # The last integers of the operand are larger than that, for any zero point.
-        return UNLIMITED if end is None else (-(1 + at.SATURATED) * end, (1 + at.SATURATED) * end)
-    return read[reader] if _selects(reader) else UNLIMITED
+        return () if end is None else (((-(1 + at.SATURATED) * end, (1 + at.SATURATED) * end), ()),)
+    if _selects(reader):
+        return read[reader]
+    others = [operand for operand in reader.float_operands if operand is not value]
+    is_sum = reader.form is Form.SUM and len(others) == 1
+    term = _observer_of_edge(places, others[0], reader) if is_sum else None
+    if not isinstance(term, RangeObserver):
+        return ()
+    is_limited = all(math.isfinite(b - a) and len(terms) < at.MOST_TERMS for (a, b), terms in read[reader])
+    return tuple((ends, (*terms, term)) for ends, terms in read[reader]) if is_limited else ()
 
 
 def _counts_by_size(reader: Value, alike: Mapping[Value, bool]) -> bool:
@@ -187,6 +211,20 @@ def _selects(value: Value) -> bool:
 def _union(found: Iterable[Ends]) -> Ends:
     ends = list(found)
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else UNLIMITED
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Ends of a value beyond which all sums that read it saturate, for any integers of the other terms."""
+
+    sums: tuple[Sum, ...]
+
+    def __repr__(self) -> str:
+        return f"Saturation({[(ends, len(terms)) for ends, terms in self.sums]})"
+
+    def ends(self) -> Ends:
+        reaches = [(ends, [term.reach() for term in terms]) for ends, terms in self.sums]
+        return _union((low - sum(m for _, m in r), high - sum(n for n, _ in r)) for (low, high), r in reaches)
 
 
 # ---------------------------------------------------------------- singularities

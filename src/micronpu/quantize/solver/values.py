@@ -117,6 +117,7 @@ class Values:
     all: Sequence[Value]  # in the order of the program
     returned: Collection[Value] = ()  # results, without new values of states
     states: Sequence[State] = field(default_factory=tuple)
+    is_step: bool = False  # True for the step of a loop, whose inputs the program computes
 
     @property
     def output(self) -> Value:
