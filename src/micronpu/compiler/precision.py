@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -482,11 +482,22 @@ class Search:
         return best
 
     def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried, *, is_interrupted: bool = False) -> Frontier:
-        every = list(tried) if any(t is best for t in tried) else [*tried, best]
+        own = (
+            best.activations,
+            best.settings,
+        )  # corrections that do not help make a new object
+        every = [*dict.fromkeys([*(best if (t.activations, t.settings) == own else t for t in tried), best])]
         if self.allowed.is_cheapest and best.name != start.name and not any(t is start for t in tried):
             every.insert(0, start)
+        alike = Counter(t.name for t in every)
         points = tuple(
-            Point(t.name, t.fidelity.worst, getattr(t.price, "milliseconds", None), t is best, typed(t, best, start))
+            Point(
+                f"{t.name}, corrected" if t.names and alike[t.name] > 1 else t.name,
+                t.fidelity.worst,
+                getattr(t.price, "milliseconds", None),
+                t is best,
+                typed(t, best, start),
+            )
             for t in every
         )
         weights = activations = math.inf

@@ -330,6 +330,15 @@ class Even(nn.Module):
         return x
 
 
+@pytest.mark.parametrize("target", ["cortex-m55", "imxrt700"])
+def test_each_program_of_a_search_is_shown_once_and_has_a_name_of_its_own(target):
+    data = [3 * x for x in rows(1, 8, 6, 6)]
+    report = compiled(Even(), data, target, quantization="auto").report
+    reported = [*report.notes, *(w.what for w in report.warnings)]
+    names = [re.findall(r"(int8[^.:0-9]*) [0-9.]+ dB", text) for text in reported if text.startswith("Precision: ")]
+    assert names and all(own and len(set(own)) == len(own) for own in names), reported
+
+
 def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
     """Only what depends on a value is computed again."""
     torch.manual_seed(0)
