@@ -237,9 +237,11 @@ def _in_order(loaded: Sequence[tuple[str, str, Array]], program: ArrayProgram, p
         loaded = sorted(loaded, key=lambda one: names.index(one[0]))
     if len(loaded) != len(program.inputs):
         expected = ", ".join(map(str, program.inputs))
+        file = loaded[0][1].partition(" of ")[2] if loaded else ""
+        first = ",".join(name for name, _, _ in loaded[: len(program.inputs)])
         raise ModelError(
             f"{path} takes {plural(len(program.inputs), 'input')} ({expected}), but {len(loaded)} were given.",
-            hint="--input x.npy, once per input, in order",
+            hint=f"--input {file}:{first}" if file.endswith(".npz") else "--input x.npy, once per input, in order",
         )
     for _, what, array in loaded:
         if array.dtype.kind not in "biufc":  # numbers and booleans

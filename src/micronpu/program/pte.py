@@ -169,7 +169,7 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
     if size < 8 or data[4:6] != IDENTIFIER[:2]:
         raise PayloadError(
             f"{name} is not an ExecuTorch program (.pte): its {size} bytes do not carry the identifier ET12.",
-            hint="pass a .pte file, such as program.save() writes",
+            hint="pass a .pte file, such as `micronpu compile` writes of a model file, which `micronpu check` takes",
         )
     if data[4:8] != IDENTIFIER:
         raise PayloadError(

@@ -354,7 +354,7 @@ class Agreement:
             return f"{where}: the same {plural(self.elements, 'value')}."
         text = (
             f"{where}: {self.equal:.1%} of {self.elements:,} values equal, the others at most {self.largest:.3g} LSB "
-            f"off, where rounding explains {self.bound:.3g}."
+            f"off, as expected: rounding explains up to {self.bound:.3g} LSB."
         )
         if self.hanging:
             results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"

@@ -489,6 +489,11 @@ def test_a_column_that_a_narrow_terminal_leaves_out_is_not_explained(width: int,
     (head,) = (line for line in lines if line.startswith("NPU operation"))
     assert head.rstrip().count("use") == is_shown
     assert any("use: MAC" in line for line in lines) is is_shown
+    said = re.search(r"Left out, as lines are short: (.*)\. COLUMNS=(\d+) ", " ".join(lines))
+    assert (said is None) is is_shown
+    if said is not None:
+        assert "use" in said[1].split(", ") and "Left out" not in printed(report_view(report), int(said[2]))
+        assert "Left out" in printed(report_view(report), int(said[2]) - 1)
 
 
 def test_what_takes_the_time_is_named_with_what_to_try() -> None:

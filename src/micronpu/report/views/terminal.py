@@ -171,6 +171,15 @@ class _Partition:
                 columns.pop(name, None)
         return columns, gap
 
+    @property
+    def width(self) -> int:
+        """Least width that shows all columns."""
+        return _width(self._columns | {"source": list(map(file_name, self._columns["source"]))}, 2)
+
+    def left_out(self, width: int) -> list[str]:
+        """Return the columns that do not fit into so many characters."""
+        return [name for name in self._columns if name not in self.fitting(width)[0]]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, gap = self.fitting(options.max_width)
         padding = (0, 1) if gap == 3 else (0, 1, 0, 0)
@@ -194,6 +203,10 @@ class _Words:
         columns = {name for table in self._tables for name in table.fitting(options.max_width)[0]}
         if words := explained(self._rows, columns):
             yield Text(f"{words}.", style="dim")
+        if missing := [name for table in self._tables for name in table.left_out(options.max_width)]:
+            text = f"Left out, as lines are short: {', '.join(dict.fromkeys(missing))}"
+            wide = max(table.width for table in self._tables)
+            yield Text(f"{text}. COLUMNS={wide} or --report-html shows all.", style="dim")
 
 
 def _width(columns: dict[str, list[str]], gap: int) -> int:
