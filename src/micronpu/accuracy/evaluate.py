@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -119,7 +118,7 @@ def evaluate(
         model: the float model, in evaluation mode; for a method that is a bound method of a module, that method.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
             tuples for several inputs. For a model with states, sequences of calls, ``[[x0, x1, ...], ...]``, as for
-            calibration; each sequence starts with the initial states.
+            calibration; each sequence starts with the initial states. A quantized file also takes its own integers.
         program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in the host's simulators.
         labels: an array with an entry per sample, numbers or labels of the model's file; or fewer, if each is for as
             many successive samples and ``metric`` is a function. For a model with states one per call, or one per
@@ -151,17 +150,19 @@ def evaluate(
         check_text("method", method, "the name of a method")
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
     notify = callback or (lambda name, part: None)
+    called = "quantized model" if is_quantized(model) else "float model"
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
     finished = _Finished(program, method, fast)
     with closing(finished.program):
         finished.check_output(output)
-        sequences = Sequences.of(data, finished.examples) if finished.has_states else None
+        io = integer_io_of(model)
+        sequences = Sequences.of(data, finished.examples, io) if finished.has_states else None
         rows = (
             sequences.rows
             if sequences is not None
-            else calibration_batches(_cut(data, finished.examples), finished.examples, kind="evaluation")
+            else calibration_batches(_cut(data, finished.examples), finished.examples, kind="evaluation", io=io)
         )
         begins = sequences.begins if sequences is not None else frozenset()
         inputs = tuple(_joined([r[i].numpy() for r in rows], _batch(rows[0])) for i in range(len(rows[0])))
@@ -182,10 +183,10 @@ def evaluate(
     for name, (outputs, _) in results.items():
         if outputs.shape != wanted.shape:
             raise ModelError(
-                f"The {name} gives outputs of shape {list(outputs.shape)}, the float model {list(wanted.shape)}.",
+                f"The {name} gives outputs of shape {list(outputs.shape)}, the {called} {list(wanted.shape)}.",
                 hint="the program that was compiled from this model",
             )
-        check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
+        check_finite(outputs, f"The {dict(float=called, quantized='quantized model').get(name, name)}")
     judged: Array | None = None
     notes = finished.range_notes(inputs)
     if sequences is not None:
@@ -193,8 +194,7 @@ def evaluate(
         notes.insert(0, note)
     scored = wanted if judged is None else wanted[judged]
     array = None if chosen is None else _labels(labels, len(scored), chosen, scored, finished.labels)
-    found = _judged(results, array, chosen, inputs, judged, notes)
-    return replace(found, model="quantized model") if is_quantized(model) else found
+    return _judged(results, array, chosen, inputs, judged, notes, called)
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
@@ -217,11 +217,13 @@ def _judged(
     inputs: tuple[Array, ...],
     scored: Array | None,
     notes: list[str],
+    model: str,
 ) -> Evaluation:
     """Build the result.
 
     Args:
         scored: indices of the samples that have labels; None for all.
+        model: what the model is called.
     """
     wanted = results["float"][0]
     scores: dict[str, Score] = {}
@@ -230,7 +232,7 @@ def _judged(
         every = slice(None) if scored is None else scored
         outputs = {name: found[every] for name, (found, _) in results.items()}
         scores, differences = _scored(outputs, labels, metric, tuple(x[every] for x in inputs))
-        notes += _label_notes(outputs["float"], labels, metric)
+        notes += _label_notes(outputs["float"], labels, metric, model)
     judged = tuple(
         Judged(
             name, speed, None if name == "float" else _compared(found, wanted), scores.get(name), differences.get(name)
@@ -246,6 +248,7 @@ def _judged(
         judged=judged,
         against_quantized=beside,
         notes=tuple(notes),
+        model=model,
     )
 
 
@@ -300,8 +303,8 @@ def _counted(
     return scores, differences
 
 
-def _label_notes(outputs: Array, labels: Array, metric: Metric) -> list[str]:
-    """Note that labels and the classes of the float model look unrelated, and what would relate them."""
+def _label_notes(outputs: Array, labels: Array, metric: Metric, model: str) -> list[str]:
+    """Note that labels and the classes of the model look unrelated, and what would relate them."""
     if metric.name not in ("top1", "f1") or len(np.unique(labels)) < 2:
         return []
     classes, rows = outputs.shape[1], len(labels)
@@ -318,7 +321,7 @@ def _label_notes(outputs: Array, labels: Array, metric: Metric) -> list[str]:
     name, best = max(others.items(), key=lambda item: float(item[1]))
     cause = f"; {best:.1%} {name}" if best > (1 + chance) / 2 else ""
     return [
-        f"The float model itself is right on {share:.1%} of the rows, where {chance:.1%} are chance{cause}. Try: the "
+        f"The {model} itself is right on {share:.1%} of the rows, where {chance:.1%} are chance{cause}. Try: the "
         "labels of these rows in the model's numbering, and data that are preprocessed as for its training."
     ]
 
@@ -435,7 +438,7 @@ def run_float(
             raise
         except (Exception, SystemExit) as error:  # a forward that calls sys.exit must not end the user's process
             raise ModelError(
-                f"The float model cannot compute the data: {first_line(error) or type(error).__name__}.",
+                f"The model cannot compute the data: {first_line(error) or type(error).__name__}.",
                 hint="model(*inputs) in eager mode, which fails alike",
             ) from error
 

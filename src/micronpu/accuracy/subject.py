@@ -29,6 +29,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, float_behind, qualified_name
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes, copied
@@ -255,13 +256,13 @@ class Sequences:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, data: Any, examples: tuple[torch.Tensor, ...]) -> Sequences:
+    def of(cls, data: Any, examples: tuple[torch.Tensor, ...], io: IntegerIO | None) -> Sequences:
         """Parse data in the form of calibration data.
 
         Raises:
             ModelError: a sequence is empty, or an input does not fit.
         """
-        found = calibration_sequences(data, examples, kind="evaluation")
+        found = calibration_sequences(data, examples, "evaluation", io)
         return cls([row for sequence in found for row in sequence], tuple(map(len, found)))
 
     @property

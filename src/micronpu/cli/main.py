@@ -217,7 +217,7 @@ def compile_command(
             loaded.module,
             loaded.examples,
             target,
-            calibration=data,
+            calibration=data if calibration or pictures.images or not loaded.is_quantized else None,
             quantization=quantization_of(quantization, io),
             options=options,
             verify=limits.verification(loaded, run=verify, held_out=held_out, missing=allow_missing_kernels),

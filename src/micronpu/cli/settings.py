@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import micronpu
@@ -198,21 +198,25 @@ class Limits:
         given = self._limits()
         if self.labels is not None and self.data is None:
             raise OptionError("--labels is given without --data.", hint="--data DATA")
-        if given.pop(ACCURACY, None) is not None and self.labels is None:
+        is_bound = given.pop(ACCURACY, None) is not None
+        if is_bound and self.labels is None:
             raise OptionError(f"{flag_of(ACCURACY)} needs labelled samples.", hint="--data DATA --labels FILE")
+        if self.labels is not None and self.metric is None and not is_bound:
+            raise OptionError("--labels is given without --metric.", hint="--metric top1")
         return Budgets(**given)  # type: ignore[arg-type]
 
     def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
         """Return how to verify the program, with the evaluation samples and the metric."""
         from micronpu.cli.files import load_calibration
 
-        labels = load_labels(self.labels)
-        return micronpu.Verification(
-            run=run,
-            held_out=held_out,
-            allow_missing_kernels=missing,
+        checks = micronpu.Verification(run=run, held_out=held_out, allow_missing_kernels=missing)
+        is_bound = ACCURACY in self._limits()
+        if is_bound and loaded.is_quantized:
+            return checks  # there is no float model: `accuracy` measures all
+        return replace(
+            checks,
             data=None if self.data is None else load_calibration(self.data, loaded),
-            labels=None if self.metric is None and ACCURACY in self._limits() else labels,
+            labels=None if self.metric is None and is_bound else load_labels(self.labels),
             metric=load_metric(self.metric),
         )
 

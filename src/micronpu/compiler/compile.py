@@ -22,6 +22,7 @@ from micronpu.compiler.program import CompiledMethods, CompiledProgram
 from micronpu.compiler.quantized import Methods, check_methods, opened_methods, quantized_methods
 from micronpu.frontend.checks import Train, check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs
+from micronpu.frontend.exported import is_quantized
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
@@ -144,6 +145,9 @@ def compile_model(
     )
     if train is None:
         quantized = {name: replace(one, proposal=one.proposal or how.proposal) for name, one in quantized.items()}
+    if any(is_quantized(module) for module, _ in methods.values()):
+        unused = _unused(calibration, how, checks)
+        quantized = {name: replace(one, notes=(*one.notes, *unused)) for name, one in quantized.items()}
     staged = [
         Staged.of(one, device, clock, checks, compiled, name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
@@ -176,6 +180,21 @@ def _methods_of(model: Any, example_inputs: Any, train: Train | None, request: T
         )
     check_methods(model)
     return model
+
+
+def _unused(calibration: Any, how: Quantization, checks: Verification) -> tuple[str, ...]:
+    """Return a note on arguments that have no effect on a quantized model; () if there are none."""
+    calibrating = calibration.values() if isinstance(calibration, Mapping) else (calibration,)
+    given = {
+        "calibration data": any(own is not None for own in calibrating),
+        "quantization": how != Quantization(),
+        "samples to judge on": checks.data is not None or checks.held_out is not None,
+        "the metric": checks.metric is not None,
+    }
+    if not (names := ", ".join(name for name, is_given in given.items() if is_given)):
+        return ()
+    measured = "; `micronpu evaluate` measures it on the program" if checks.metric is not None else ""
+    return (f"The model is quantized already, so that some arguments change nothing: {names}{measured}.",)
 
 
 @exclusive()

@@ -148,6 +148,10 @@ def _import_notes(module: GraphModule) -> tuple[str, ...]:
     notes = [f"The model's {converted} is computed as float32, also its inputs and outputs."] if converted else []
     if reason := facts.NOT_COMPARED.of(module):
         notes.append(f"The module is not compared with the file's own runtime, which cannot run the file. {reason}")
+    if runtime := facts.COMPARED.of(module):
+        notes.append(
+            f"The tensors of the file were compared with {runtime}'s when it was read, and are equal but for rounding."
+        )
     notes += [f"`{name}`: {both}" for name in facts.BOTH_BRANCHES.of(module)]
     notes += [f"{what} The other branch is always computed." for what in facts.LEFT_OUT.of(module)]
     for name, steps, ends_early in facts.WRITTEN_OUT.of(module):

@@ -93,6 +93,8 @@ LEFT_OUT: Fact[tuple[str, ...]] = Fact("micronpu_left_out", ())
 """Branches of a model file that do not fit its inputs, with the reason; the other branch is always computed."""
 NOT_COMPARED: Fact[str] = Fact("micronpu_not_compared", "")
 """Reason why a file's own runtime could not run it, so that the module was not compared with it."""
+COMPARED: Fact[str] = Fact("micronpu_compared", "")
+"""The file's own runtime, such as "LiteRT", that computed the same values as the module; "" without a comparison."""
 FILE_FACTS: Fact[FileFacts] = Fact("micronpu_file_facts", FileFacts())
 """Names, labels and normalization of the model file that a module was read from."""
 INTEGER_IO: Fact[Any] = Fact("micronpu_integer_io", None)

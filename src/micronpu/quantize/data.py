@@ -21,6 +21,7 @@ from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.functional import in_float32, writes_what_others_see
+from micronpu.frontend.integers import IntegerIO, IntegerTensor
 from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, origin_of
 from micronpu.frontend.tensors import States, read, results_of, written
 from micronpu.frontend.units import multiply_accumulates
@@ -32,7 +33,7 @@ from micronpu.report.metrics import Array, Metric, metric_of
 
 
 def calibration_sequences(
-    calibration: Any, examples: Sequence[torch.Tensor], kind: str = "calibration"
+    calibration: Any, examples: Sequence[torch.Tensor], kind: str = "calibration", io: IntegerIO | None = None
 ) -> list[list[Row]]:
     """Calibration data as a list of sequences, each the inputs of one call after the other.
 
@@ -42,16 +43,17 @@ def calibration_sequences(
             one sequence, in their order.
         examples: the example inputs.
         kind: what the data are for, in errors.
+        io: see `calibration_batches`.
     """
     if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
-        return [calibration_batches(calibration, examples, kind=kind)]
+        return [calibration_batches(calibration, examples, kind=kind, io=io)]
     found: list[list[Row]] = []
     before_is_call = False
     for number, item in enumerate(calibration):
         if isinstance(item, list) and not item:
             what = f"The {kind} sequence {number} is shorter than one call: it is empty."
             raise ModelError(what, hint="a list of the inputs of the calls, one after the other")
-        rows = calibration_batches(item if isinstance(item, list) else [item], examples, kind=kind)
+        rows = calibration_batches(item if isinstance(item, list) else [item], examples, kind=kind, io=io)
         is_call = not isinstance(item, list) and len(rows) == 1
         if is_call and before_is_call:
             found[-1] += rows
@@ -70,7 +72,9 @@ def calibration_calls(
     return [[row] for row in calibration_batches(calibration, examples, kind=kind)]
 
 
-def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration") -> list[Row]:
+def calibration_batches(
+    calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration", io: IntegerIO | None = None
+) -> list[Row]:
     """Calibration data as a list of input tuples, each checked against the example inputs.
 
     Args:
@@ -78,6 +82,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
             input; NumPy arrays will do.  An item that holds several rows of a batch-1 model is cut into rows.
         examples: the example inputs.
         kind: what the data is for, as messages call it.
+        io: meaning of integers of the model's file, which are then accepted in place of floats.
 
     Of a generator for calibration, rows are kept up to `STREAM_BYTES`, evenly spread: if they are more, every second,
     fourth, and so on.
@@ -97,7 +102,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, k
     is_stream = kind == "calibration" and not hasattr(calibration, "__len__")
     step, seen = 1, 0
     for number, item in enumerate(in_turn(calibration, kind)):
-        for row in _rows(_checked(f"{kind.capitalize()} item {number}", item, examples), examples):
+        for row in _rows(_checked(f"{kind.capitalize()} item {number}", item, examples, io), examples):
             if seen % step == 0:
                 batches.append(tuple(map(torch.clone, row)) if is_stream else row)
             seen += 1
@@ -128,24 +133,27 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
         ) from error
 
 
-def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> Row:
+def _checked(where: str, item: Any, examples: Sequence[torch.Tensor], io: IntegerIO | None) -> Row:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
         what = f"{where} has {len(values)} inputs, the model has {len(examples)}."
         raise ModelError(what, hint="give one tuple of inputs per item, without labels")
+    meanings = io.inputs if io is not None else (None,) * len(examples)
     return tuple(
-        _checked_input(f"{where}, input {position}", value, example)
-        for position, (value, example) in enumerate(zip(values, examples, strict=True))
+        _checked_input(f"{where}, input {position}", value, example, meaning)
+        for position, (value, example, meaning) in enumerate(zip(values, examples, meanings, strict=True))
     )
 
 
-def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tensor:
+def _checked_input(where: str, value: Any, example: torch.Tensor, meaning: IntegerTensor | None) -> torch.Tensor:
     tensor = _tensor(where, value)
+    if meaning is not None and example.is_floating_point() and dtype_name(tensor.dtype) == meaning.dtype:
+        tensor = meaning.dequantize(tensor)
     tensor = in_float32(tensor) if example.dtype is torch.float32 else tensor
     if tensor.dtype != example.dtype:
         raise ModelError(
             f"{where} has dtype {dtype_name(tensor.dtype)}, the model takes {dtype_name(example.dtype)}.",
-            hint="values as in training: pictures divided by 255, integers of a file as scale * (q - zero point)"
+            hint=f"values as in training{'' if meaning is None else f', or the integers of the file, {meaning}'}"
             if example.is_floating_point()
             else "convert the data as the model's inputs are converted",
         )

@@ -58,7 +58,7 @@ class Verification(HeldOut):
             what = f"`held_out` is {self.held_out}, and `data` is given to judge on in its place."
             raise OptionError(what, hint="one of the two")
         if self.labels is not None and (self.data is None or self.metric is None):
-            raise OptionError("`labels` are the labels of `data` for a `metric`.", hint="all three, or no labels")
+            raise OptionError("`labels` are the labels of `data` for a `metric`.", hint='metric="top1" and data=x')
         if self.metric is not None:
             for metric in self.metric.values() if isinstance(self.metric, Mapping) else [self.metric]:
                 metric_of(metric)

@@ -126,6 +126,7 @@ def test_the_command_keeps_budgets(folder):
         (("--budget", "5"), "There is no budget '5'. Try: --budget NAME=LIMIT,... of ms, sram, flash, sqnr, top1, acc"),
         (("--budget", "accuracy=0.9"), "--budget accuracy needs labelled samples. Try: --data DATA --labels FILE"),
         (("--labels", "y.npy"), "--labels is given without --data."),
+        (("--data", "x.npy", "--labels", "y.npy"), "--labels is given without --metric. Try: --metric top1"),
     ],
 )
 def test_the_command_refuses(folder, options, sentence):

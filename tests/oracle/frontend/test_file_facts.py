@@ -133,6 +133,51 @@ def metadata(labels: str, *, axis: int = 2) -> bytes:
     return bytes(b.Output())
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_rows_of_a_quantized_file_are_its_own_integers(dtype: str, tmp_path: Path):
+    """`evaluate` takes them for the floats that they mean, and a compilation tells what it has no use for."""
+    path = written(linear(dtype), tmp_path)
+    integers = np.random.default_rng(2).integers(*((0, 256) if dtype == "uint8" else (-128, 128)), (64, 16), dtype)
+    floats = (integers.astype(np.float32) - (7 + 128 * (dtype == "uint8"))) * np.float32(0.03)
+    labels = np.random.default_rng(3).integers(0, 4, 64)
+    checks = micronpu.Verification(metric="top1")
+    rows = list(torch.from_numpy(integers).split(1))
+    program = micronpu.compile(
+        path, target="cortex-m55", calibration=rows, quantization={"equalize": True}, verify=checks
+    )
+    notes = "\n".join(program.report.notes)
+    assert "calibration data, quantization, the metric; `micronpu evaluate` measures it" in notes
+    assert "compared with LiteRT's when it was read" in notes
+    assert "change nothing" not in "\n".join(micronpu.compile(path, target="cortex-m55").report.notes)
+    module = read_model(path).module
+    ours, theirs = (micronpu.evaluate(module, x, program, labels) for x in (integers, floats))
+    assert ours.program.score == theirs.program.score and ours.program.against_float == theirs.program.against_float
+    assert ours.notes == theirs.notes and ours.notes[-1].startswith("The quantized model itself is right on ")
+    with pytest.raises(
+        micronpu.ModelError, match=rf"int16, the model .* Try: values as in training, or the .*: {dtype}, 0\.03 "
+    ):
+        micronpu.evaluate(module, integers.astype(np.int16), program)
+
+
+def test_the_command_takes_rows_of_a_quantized_file(tmp_path: Path):
+    path, data = str(written(linear(), tmp_path)), str(tmp_path / "rows.npz")
+    np.savez(data, x=np.zeros((8, 16), np.int8), y=np.arange(8) % 4)
+    pte, judged = str(tmp_path / "net.pte"), ["--data", f"{data}:x", "--labels", f"{data}:y"]
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, words)
+        return f"{done.exit_code} {' '.join((done.output + done.stderr).split())}"
+
+    compiled = said("compile", path, "-t", "cortex-m55", "-o", pte, *judged, "--budget", "accuracy=0.01")
+    assert compiled.startswith("0 ") and "change nothing" not in compiled
+    compiled = said("compile", path, "-t", "cortex-m55", "-o", pte, *judged, "--metric", "top1")
+    assert "change nothing: samples to judge on, the metric; `micronpu evaluate`" in compiled
+    assert "quantized model" in said("evaluate", path, pte, *judged)
+    assert f"but 2 were given. Try: --input {data}:x." in said("run", pte, "--input", data)
+    for command in ("run", "inspect"):
+        assert "Try: pass a .pte file, such as `micronpu compile` writes" in said(command, path)
+
+
 def described(folder: Path, content: bytes, name: str = "labels.txt") -> Path:
     """A quantized file with metadata and a label file behind it."""
     file, buffer, entry = linear(), schema.BufferT(), schema.MetadataT()

@@ -16,7 +16,7 @@ from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, input_names, rows_in_order
-from micronpu.frontend.facts import INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED
+from micronpu.frontend.facts import COMPARED, INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED
 from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
@@ -100,6 +100,7 @@ def _read_with(network: Network, name: Path, started: Started | None, calibratio
         try:
             with started() as runtime:
                 own_runtime.verify_import(network, runtime, calls_of(calibration, network))
+                COMPARED.say(module, runtime.title)
         except RuntimeRefusalError as error:
             NOT_COMPARED.say(module, error.what)
     return FileModel(module, network.examples(), network.input_names)
