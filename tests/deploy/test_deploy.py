@@ -31,6 +31,7 @@ from micronpu.program.pte import PREFIX, read_pte
 from micronpu.runtime import ArrayProgram
 from micronpu.targets import board as pools
 from micronpu.targets.registry import core_library
+from tests.compile.small import batches, conv, image
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized
 from tests.tools import need
@@ -266,8 +267,13 @@ def test_sizes_against_the_chip(tmp_path: Path) -> None:
     done = program.deploy(tmp_path / "over", target=str(chip))
     assert f"over by {total - 1024:,} bytes" in (tmp_path / "over" / "README.md").read_text()
     assert any("too small" in note for note in done.notes)
-    program.deploy(tmp_path / "bare")
-    assert "of unknown size: no chip is named" in (tmp_path / "bare" / "README.md").read_text()
+    compiled = micronpu.compile(conv(8, 8).eval(), (image(),), str(chip), calibration=batches((image(),), 4))
+    assert any("too small" in note for note in compiled.deploy(tmp_path / "own").notes)
+    chip.unlink()
+    for made in (compiled.deploy(tmp_path / "gone"), programs.deploy(program.buffer, tmp_path / "bare")):
+        text = (made.folder / "README.md").read_text()
+        assert "of unknown size: no chip is named" in text and "`micronpu deploy --for TARGET`" in text
+        assert any("--for TARGET" in note for note in made.notes)
 
 
 def test_vectors_of_the_user(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from micronpu.base.errors import FileError
+from micronpu.cli.main import app
 from micronpu.deploy.folder import check_target, write_folder
+from tests.deploy import programs
 
 FILES = {"model.h": b"new", "sub/model.c": b"new"}
 
@@ -125,3 +130,24 @@ def test_a_link_to_a_folder_stays_one(old: Path, tmp_path: Path) -> None:
     link.symlink_to(old)
     write_folder(link, FILES, force=True)
     assert link.is_symlink() and content(old)["model.h"] == b"new"
+
+
+@pytest.mark.parametrize("kind", [k for k in programs.KINDS if k not in ("two", "loop")])
+def test_python_and_the_command_write_the_same_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program knows its target, pickled or not. Only the source of the vectors is named differently."""
+    monkeypatch.chdir(tmp_path)
+    program = programs.program(kind)
+    target = program.report.target
+    program.deploy("python")
+    pickle.loads(pickle.dumps(program)).deploy("pickled")
+    program.save("model.pte")
+    np.savez("rows.npz", *(np.concatenate(column) for column in zip(*program.rows[:4], strict=True)))
+    words = ["deploy", "model.pte", "--for", target, "--vectors", "rows.npz", "-o", "shell"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    python, pickled, shell = (content(tmp_path / name) for name in ("python", "pickled", "shell"))
+    assert python == pickled
+    assert {name: data.replace(b"calibration rows", b"rows.npz") for name, data in python.items()} == shell
+    assert b"No chip is named" not in python["README.md"] and target.encode() in python["model.h"]

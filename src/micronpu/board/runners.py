@@ -120,18 +120,19 @@ def has_runner(board: str, format: str, family: str) -> bool:
     return any((r.board, r.format, r.family) == (board, format, family) for r in package().runners)
 
 
-def find_runner(board: str, format: str, family: str) -> Runner:
+def find_runner(board: str, format: str, family: str = "") -> Runner:
     """Return the runner for a board, a model's format and an NPU generation."""
     find_board(board)
     for runner in package().runners:
         if (runner.board, runner.format, runner.family) == (board, format, family):
             return runner
     there = [f"{r.board} with {r.npu}" for r in package().runners if r.format == format]
-    other = "a .tflite of `program.save(path, vela=True)`" if format == "pte" else "a .pte"
+    other = "a .tflite of `micronpu compile -o net.tflite --vela`" if format == "pte" else "a .pte"
     other = f"{other}, or " if any((r.board, r.family) == (board, family) for r in package().runners) else ""
     other += f"{FIRMWARE}; or " if format == "pte" else ""
+    npu = f" with an Ethos-{family.upper()}" if family else ""
     raise OptionError(
-        f"Arm's package has no {_KINDS[format]} runner for {board} with an Ethos-{family.upper()}.",
+        f"Arm's package has no {_KINDS[format]} runner for {board}{npu}.",
         hint=f"{other}{', '.join(dict.fromkeys(there))}",
     )
 

@@ -214,9 +214,15 @@ def run(
 
 def _content(file: Path, board: str, probe: Probe) -> bytes:
     """Return the bytes of a file, or of the program of a model, compiled for the board."""
+    from micronpu.board.boards import find_board
+    from micronpu.board.nsys_tools import chips
+    from micronpu.board.runners import find_runner
+
     if is_model(file) and probe != Probe():
         what = f"{file} is a model, and --gdb takes a program or a firmware."
         raise OptionError(what, hint=f"micronpu compile {file} -t TARGET -o net.pte, and then net.pte")
+    if is_model(file) and board not in chips():
+        find_runner(board, "pte", *find_board(board).families[:1])  # before it is compiled for a board that has none
     return program_of(file, board)[0]
 
 

@@ -48,6 +48,8 @@ LIMITS = {"flash": "256K", "sram": "256K"}
 """Budgets of the workflow: the template's network fits on any target."""
 FOR = ("--for", "-t", "--target")
 """Names of the option for a program's board, in all commands."""
+WITHOUT_FOR = "what the .pte itself names: an NPU, of some families also its chip"
+"""Default of that option."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -105,7 +107,7 @@ def deploy(
             "The board, whose memories the program must fit; see `micronpu targets`. TARGET,TARGET for two NPUs of "
             "one chip.",
             *FOR,
-            default="what the program was compiled for",
+            default=WITHOUT_FOR,
             complete=complete_target,
         ),
     ] = None,
@@ -273,7 +275,7 @@ class ModelBuild(Build):
             "--board",
             "-b",
             *FOR,
-            default="corstone300; with --gdb what the program was compiled for",
+            default=f"corstone300; with --gdb {WITHOUT_FOR}",
             complete=complete_target,
         ),
     ] = None
@@ -411,7 +413,7 @@ def image(
             "TARGET",
             "The board, see `micronpu targets`.",
             *FOR,
-            default="what the program was compiled for",
+            default=WITHOUT_FOR,
             complete=complete_target,
         ),
     ] = None,

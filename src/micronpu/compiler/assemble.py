@@ -148,7 +148,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
         methods[own.name] = _untried(own, host, buffer, notes, memory, made.handles[own.name or ONLY])
     del stripped
     release()
-    program: CompiledProgram = CompiledProgram(buffer, methods, clock.seconds, dict(made.data_files))
+    program: CompiledProgram = CompiledProgram(buffer, methods, clock.seconds, dict(made.data_files), _target=target)
     for own, host in zip(staged, hosts, strict=True):
         report = _judged(own, host, program.methods[own.name or ONLY], checks, clock)
         program = program.with_report(report, own.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import torch
 from typing_extensions import TypeVar
 
 from micronpu.base.arguments import check_switch, check_text, check_type
-from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
 from micronpu.frontend.tensors import State, copied, reset
 from micronpu.partition.device import CompiledPartition
@@ -121,6 +122,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
     data_files: dict[str, bytes] = field(default_factory=dict)
     basis: Basis = Basis()  # noqa: RUF009 (a frozen value)
     method: str = ""
+    _target: str = field(default="", repr=False)
     _names: dict[str, Names] = field(default_factory=dict, repr=False)
     _host: dict[tuple[RunOptions, str], HostProgram] = field(default_factory=dict, repr=False)
 
@@ -354,17 +356,13 @@ class CompiledProgram(Shown, Generic[ReportT]):
         )
 
     def _own_target(self) -> str | None:
-        """Return the program's target if its bytes do not show it: without an NPU, or with a core that runs Linux."""
-        from micronpu.chips.core import runs_linux
+        """Return the target that the program was compiled for, as it was named; None if its chip file is gone."""
         from micronpu.targets.registry import find_target
 
-        try:
-            target = find_target(self.report.target)
-        except OptionError:  # of a chip file of the user
-            return None
-        is_for_linux = target.chip is not None and runs_linux(target.chip.core)
-        is_known = is_for_linux or all(own.has_graphs and not own.partitions for own in self._methods.values())
-        return target.name if is_known else None
+        with contextlib.suppress(MicroNpuError):
+            find_target(self._target)
+            return self._target
+        return None
 
     def _references(self) -> dict[bytes, Reference]:
         """Return references for verifying runs of command streams, by payload."""

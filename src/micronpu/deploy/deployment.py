@@ -193,6 +193,8 @@ def _deployed(
     data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
     done = Deployment(path, files, sizes, program_set.pools, program_set.board, program_set.vectors, (), data_sizes)
     notes += program_set.pools.open
+    if program_set.board.chip is None:
+        notes.append("No chip is named: sizes of memories and an NPU's address are unknown. Try: --for TARGET.")
     for region in done.regions:
         if region.over:
             note = f"The memory {region.name} of {program_set.board.name} is too small: {region.verdict}."

@@ -7,6 +7,7 @@ compile the same headers for Cortex-M to compare them, and measure a real runtim
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from itertools import zip_longest
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
-from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
+from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
 from micronpu.chips.core import USUAL, Core, InstructionSet, find_core, runs_cmsis_nn, runs_linux
 from micronpu.program.plan import Plan, PlanValue, needs_data
 from micronpu.report.memory import Item, Region
@@ -268,14 +269,9 @@ def _text(value: bytes) -> str:
 
 def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
     """Return the target in the program's options, or None."""
-    name = options.get("config") or accelerator
-    if not name:
-        return None
-    try:
-        return find_target(name)
-    except OptionError:
-        chip = shipped_chips().get(name)
-        return find_target(chip.targets[0].name) if chip is not None else None
+    with contextlib.suppress(OptionError):
+        return find_target(options.get("config") or accelerator)
+    return None
 
 
 def _core(target: Target) -> str:

@@ -153,7 +153,7 @@ def target_required(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def find_target(name: str) -> Target:
-    """Return the target of a name or alias, or of a user-defined chip file.
+    """Return the target of a name or alias, the first of a chip, or that of a user-defined chip file.
 
     Args:
         name: such as "imxrt700", or a path that ends in ".toml"; ":target" after a path selects one of several.
@@ -173,7 +173,7 @@ def find_target(name: str) -> Target:
         return _from_file(f"{path}{_SUFFIX}" if colon else name, wanted if colon else "")
     targets = all_targets().values()
     for target in targets:
-        if name == target.name or name in target.entry.aliases:
+        if name in (target.name, *target.entry.aliases, target.chip and target.chip.name):
             return target
     known = sorted(n for t in targets for n in (t.name, *t.entry.aliases))
     near = [n for n in known if name.lower() in n][:3] or difflib.get_close_matches(name.lower(), known, 3, 0.5)

@@ -37,8 +37,8 @@ NOT_RUN = {
     "keras is not a dependency": 1,
     "goes on with the program above; tests/runtime/test_plugin.py runs the same": 1,
     "a network": 19,
-    "a board": 28,
-    "an ExecuTorch for the core": 4,
+    "a board": 30,
+    "an ExecuTorch for the core": 3,
     "kws.pte and vww.pte are yours": 1,
     "kws.pte is yours": 1,
     "model.pte is yours": 2,
@@ -121,6 +121,20 @@ def test_blocks_say_what_they_are_and_why_they_are_not_run() -> None:
         prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
         assert not re.search(r"\n\n    \S", prose), f"{name(page)} has an indented block, which says no language"
     assert found == NOT_RUN
+
+
+_DEPLOYED = re.compile(r"""micronpu deploy .*?-o (\S+)|program\.deploy\("([^"]+)""")
+
+
+def test_firmware_folders_have_names_of_their_own_and_a_chip() -> None:
+    """A reader goes from page to page in one folder, where `deploy` refuses a name that is taken."""
+    found = []
+    for page in PAGES:
+        for block in blocks(text_of(page)):
+            found += [shell or python for shell, python in _DEPLOYED.findall(block.text)]
+            for line in block.text.splitlines():
+                assert not line.startswith("micronpu deploy") or "--for " in line, f"{name(page)}: {line}"
+    assert len(found) > 8 and sorted(found) == sorted(set(found))
 
 
 def test_c_compiles_as_it_stands(tmp_path: Path) -> None:

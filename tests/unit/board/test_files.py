@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.board import qemu
@@ -15,6 +17,7 @@ from micronpu.board.check import MachineOptions, npus_of
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
 from micronpu.board.runners import find_runner, install, package
+from micronpu.cli.main import app
 
 
 def header(kind: int = 2, machine: int = 40, bits: int = 1, segments: int = 1) -> bytes:
@@ -66,8 +69,23 @@ def test_runners() -> None:
     assert find_runner("corstone300", "pte", "u55").pool == 2 << 20
     with pytest.raises(OptionError, match=r"no ExecuTorch runner for corstone310.*a \.tflite.*corstone300"):
         find_runner("corstone310", "pte", "u55")
+    with pytest.raises(OptionError, match=r"no ExecuTorch runner for mps2-an505\. Try: `micronpu deploy`"):
+        find_runner("mps2-an505", "pte")
     with pytest.raises(OptionError, match="no LiteRT Micro runner for corstone320"):
         find_runner("corstone320", "tflite", "u85")
+
+
+def test_a_model_is_not_compiled_for_a_board_without_a_runner(tmp_path: Path) -> None:
+    model = tmp_path / "net.tflite"
+    model.write_bytes(b"TFL3")
+    for board, said in (
+        ("corstone310", r"a \.tflite of `micronpu compile -o net\.tflite --vela`"),
+        ("alif-e7-hp", "`micronpu deploy` and `micronpu board build`"),
+        ("mps2-an386", "`micronpu deploy` and `micronpu board build`"),
+        ("toaster", "There is no emulated board 'toaster'. Try: one of corstone300"),
+    ):
+        done = CliRunner().invoke(app, ["board", "run", str(model), "--board", board])
+        assert done.exit_code != 0 and re.search(said, " ".join(done.output.split())), done.output
 
 
 def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

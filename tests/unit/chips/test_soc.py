@@ -73,6 +73,11 @@ def test_chips_are_sorted_and_have_names_of_their_own():
     assert len(targets) == len(set(targets))
 
 
+def test_a_chip_is_a_target_by_its_name():
+    """It is also the name of its board, and what a program's options say."""
+    assert all(find_target(chip.name).name == chip.targets[0].name for chip in shipped_chips().values())
+
+
 def test_the_geometry_of_imxrt700():
     npu = neutron_chips()["imxrt700"]
     assert (npu.pipelines, npu.macs) == (8, 8)
