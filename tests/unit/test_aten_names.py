@@ -11,6 +11,7 @@ from tests.layers import SOURCE, nodes
 PACKETS = {
     "ir/names.py": "spellings of users, and what ExecuTorch's decompositions call operators",
     "frontend/checks.py": "advice on operators that none of ours imports",
+    "frontend/model_files/onnx_movement.py": "modes of ONNX's GridSample",
     "frontend/model_files/onnx_recurrent.py": "activations of ONNX's recurrent layers",
     "frontend/model_files/onnx_resize.py": "modes of ONNX's Resize and Upsample",
     "quantize/norms.py": "an argument of that name",
