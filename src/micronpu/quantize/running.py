@@ -354,6 +354,7 @@ class DequantizedReference:
         own = {n: (lambda _: None) if program.is_conversion(n) else step for n, step in self._steps.items()}
         self._own = Run(module, own.__getitem__, wanted=self._by_quantize, known=once)
 
+    @torch.no_grad()
     def exact(self, row: Row, but: Mapping[Node, Rounding] = _NOTHING) -> Values:
         """Return every value for a sample; quantize nodes in ``but`` do round floats, each with its function."""
 
@@ -362,6 +363,7 @@ class DequantizedReference:
 
         return self._exact.values({}, *row, behind=changed)
 
+    @torch.no_grad()
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
 
@@ -384,6 +386,7 @@ class DequantizedReference:
                     known = torch.where(before.isnan(), wanted, before)
                     yield self._by_quantize[node], wanted, self._edges[node].rounded(known)
 
+    @torch.no_grad()
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
         changed = set(reachable(changes, lambda node: node.users))

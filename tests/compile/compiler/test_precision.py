@@ -350,7 +350,10 @@ def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
     sensitivity = Sensitivity(module, work_of(program.module()), samples, wide=True)
     dequantized, exact = DequantizedReference(module), []
     for row in given:
-        exact.append(dequantized.outputs(dequantized.exact(row)))
+        every = dequantized.exact(row)
+        exact.append(dequantized.outputs(every))
+        found = [*every.values(), *(x for _, *of in dequantized.own(every) for x in of), *dequantized.alone(every, {})]
+        assert all(x.grad_fn is None for x in found if isinstance(x, torch.Tensor)), "torch warns of its numbers"
     rounded = {layer.quantize: layer.edge.rounded for layer in dequantized.layers}
     for value in sensitivity.ordered():
         rounding = {value.quantize: rounded[value.quantize]}
