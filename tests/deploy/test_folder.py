@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from micronpu.base.errors import FileError
+from micronpu.base.errors import FileError, ModelError
 from micronpu.cli.main import app
 from micronpu.deploy.folder import check_target, write_folder
+from micronpu.deploy.vectors import from_arrays
+from micronpu.program.io import io_of
+from micronpu.program.plan import read_plan
 from tests.deploy import programs
 
 FILES = {"model.h": b"new", "sub/model.c": b"new"}
@@ -151,3 +154,27 @@ def test_python_and_the_command_write_the_same_folder(
     assert python == pickled
     assert {name: data.replace(b"calibration rows", b"rows.npz") for name, data in python.items()} == shell
     assert b"No chip is named" not in python["README.md"] and target.encode() in python["model.h"]
+
+
+@pytest.mark.parametrize("command", [("run",), ("inspect",), ("board", "run")])
+def test_a_folder_in_place_of_a_program_is_refused_with_the_program_in_it(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    programs.program("ethosu_int8").deploy("my-board")
+    (name,) = Path("my-board").glob("*.pte")
+    done = CliRunner().invoke(app, [*command, "my-board"])
+    said = " ".join((done.output + done.stderr).split())
+    assert done.exit_code and f"Try: {name}, or `micronpu board build my-board`." in said
+
+
+def test_arrays_that_are_no_inputs_are_left_out_by_name() -> None:
+    plan, summary = read_plan(programs.program("ethosu_int8").buffer)
+    inputs, outputs = io_of(plan, summary.named_data, None)
+    names = [f"x{i}" for i in range(len(inputs))]
+    every = dict.fromkeys([*names, "y", "output_0"], np.zeros(1, np.int8))
+    for source in ("rows.npz", f"rows.npz:{','.join(every)}"):
+        with pytest.raises(ModelError, match=f"has 1 input. Try: --vectors rows.npz:{','.join(names)},output_0."):
+            from_arrays(every, inputs, outputs, lambda row: (), source)
+    with pytest.raises(ModelError, match="Try: one array per input"):
+        from_arrays({}, inputs, outputs, lambda row: (), "rows.npz")

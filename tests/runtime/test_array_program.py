@@ -90,7 +90,7 @@ def test_axes_keep_their_meaning_in_every_layout(in_last: bool, out_last: bool) 
 def test_what_does_not_fit_is_a_sentence() -> None:
     program = ArrayProgram(conv_pte())
     x = int8(1, 3, 5, 4).numpy()
-    with pytest.raises(ModelError, match=r"takes 1 inputs .* but 2 were given"):
+    with pytest.raises(ModelError, match=r"takes 1 input .* but 2 were given"):
         program.run_arrays(x, x)
     with pytest.raises(ModelError, match=r"must be int8\[1, 3, 5, 4\], but float32\[1, 3, 5, 4\] was given"):
         program.run_arrays(x.astype(np.float32))

@@ -21,6 +21,8 @@ from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, IDENTIFIER, PteSummary, TensorValue, read_pte
+from micronpu.report.texts import plural
+from micronpu.runtime.arguments import check_array
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
@@ -70,27 +72,22 @@ class BoardModel:
         """Generation of the accelerator, such as "u55"."""
         return find_accelerator(self.accelerator).family
 
+    @property
+    def name_inside(self) -> str:
+        """Its name within a sentence."""
+        return f"the {self.name[4:]}" if self.name.startswith("The ") else self.name
+
     def pack(self, arrays: Sequence[Array]) -> bytes:
         """Return the inputs as concatenated bytes for the board's memory."""
         if len(arrays) != len(self.inputs):
             raise ModelError(
-                f"{self.name} takes {len(self.inputs)} inputs, but {len(arrays)} were given.",
+                f"{self.name} takes {plural(len(self.inputs), 'input')}, but {len(arrays)} were given.",
                 hint="one array for each input, in order",
             )
         parts = []
         for number, (array, io) in enumerate(zip(arrays, self.inputs, strict=True)):
-            tensor = io.tensor
-            if (
-                not isinstance(array, np.ndarray)
-                or array.shape != tensor.shape
-                or array.dtype != np.dtype(tensor.dtype)
-            ):
-                found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
-                raise ModelError(
-                    f"Input {number} of {self.name} is {tensor.dtype}{list(tensor.shape)}, but {found} was given.",
-                    hint="an array of that type and shape",
-                )
-            parts.append(io.flat(array).tobytes())
+            check_array(self.name_inside, number, array, io.tensor)
+            parts.append(io.flat(array.astype(array.dtype.newbyteorder("="), copy=False)).tobytes())
         return b"".join(parts)
 
     def unpack(self, data: bytes) -> tuple[Array, ...]:
@@ -162,7 +159,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     model = model_of(data, plan, summary, name, accelerators[0], max(p.scratch_size for p in payloads))
     for io in (*model.inputs, *model.outputs):
         if io.tensor.dtype not in ELEMENT_BYTES or io.tensor.dtype == "bfloat16":
-            raise UnsupportedError(f"The {io.name.replace('_', ' ')} of {name} is {io.tensor.dtype}.")
+            raise UnsupportedError(f"The {io.name.replace('_', ' ')} of {model.name_inside} is {io.tensor.dtype}.")
     return model
 
 

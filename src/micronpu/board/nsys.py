@@ -49,12 +49,14 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
     """Return a program of NXP's converter."""
     plan, _ = read_plan(data, name=name, method=method)
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend_id]
+    others = [d.backend for d in plan.delegates if d.backend != Neutron.backend_id]
     if not payloads or any(p.kind != "silicon" for p in payloads):
         what = "is a reference program for this machine" if payloads else "has no part for a Neutron"
+        what += f" but one for another NPU ({others[0]})" if others and not payloads else ""
+        chip = f"-t {' or -t '.join(chips())} " * (not payloads)
         raise UnsupportedError(
-            f"{name} {what}, which NXP's simulator does not run.", hint="micronpu compile --converter sdk"
+            f"{name} {what}, which NXP's simulator does not run.", hint=f"micronpu compile {chip}--converter sdk"
         )
-    others = [d.backend for d in plan.delegates if d.backend != Neutron.backend_id]
     if others:
         raise UnsupportedError(f"{name} calls the delegate {others[0]}, too, which {RUNNER} does not have.")
     return read_program(data, name, method=plan.name)
@@ -212,6 +214,7 @@ def check_same_io(model: BoardModel, reference: BoardModel) -> None:
         mine, other = ([(b.tensor.dtype, b.tensor.shape) for b in getattr(m, what)] for m in (model, reference))
         if mine != other:
             raise PayloadError(
-                f"The {what} of {reference.name} are not those of {model.name}, so that it is no reference for it.",
+                f"The {what} of {reference.name_inside} are not those of {model.name_inside}, so that it is no "
+                "reference for it.",
                 hint='the same model and calibration data, compiled with converter="reference"',
             )

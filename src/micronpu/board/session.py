@@ -211,7 +211,7 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
     scalars = [b.name.replace("_", " ") for b in (*model.inputs, *model.outputs) if not b.tensor.shape]
     if scalars and model.format == PTE:
         raise UnsupportedError(
-            f"The {scalars[0]} of {model.name} has no axes, and Arm's runner ends where it prints such a shape.",
+            f"The {scalars[0]} of {model.name_inside} has no axes, and Arm's runner ends where it prints such a shape.",
             hint="a tensor of one axis and one element, such as x.reshape(1)",
         )
     arm = package()

@@ -18,6 +18,7 @@ from micronpu.base.errors import ModelError
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.program.io import VECTORS, ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
+from micronpu.report.texts import plural
 
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 
@@ -52,15 +53,19 @@ def from_arrays(
     given = {n: a for n, a in arrays.items() if not n.startswith("output")}
     wanted = {n: a for n, a in arrays.items() if n.startswith("output")}
     if len(given) != len(inputs):
+        file = source.rpartition(":")[0] if ".npz:" in source else source
         raise ModelError(
-            f"{source} holds {len(given)} arrays for inputs ({', '.join(given) or 'none'}), but the program has "
-            f"{len(inputs)} inputs.",
-            hint="one array per input, in order; arrays called output_0 and so on are the expected outputs",
+            f"{source} holds {plural(len(given), 'array')} for inputs ({', '.join(given) or 'none'}), but the program "
+            f"has {plural(len(inputs), 'input')}.",
+            hint=f"--vectors {file}:{','.join([*list(given)[: len(inputs)], *wanted])}"
+            if file.endswith(".npz") and len(given) > len(inputs)
+            else "one array per input, in order; arrays called output_0 and so on are the expected outputs",
         )
     columns = [_rows(a, b, f"the array {n} of {source}") for (n, a), b in zip(given.items(), inputs, strict=True)]
     if wanted and len(wanted) != len(outputs):
         raise ModelError(
-            f"{source} holds {len(wanted)} arrays for outputs, but the program has {len(outputs)} outputs.",
+            f"{source} holds {plural(len(wanted), 'array')} for outputs, but the program has "
+            f"{plural(len(outputs), 'output')}.",
             hint="all of them, output_0 and so on, or none",
         )
     expected = [

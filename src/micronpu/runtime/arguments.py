@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from micronpu.base.errors import ModelError
 from micronpu.program.pte import MethodSummary, TensorValue
+from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> N
     if len(inputs) != len(expected):
         signature = ", ".join(map(str, map(signature_of, expected))) or "none"
         raise ModelError(
-            f"{program} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
+            f"{program} takes {plural(len(expected), 'input')} ({signature}), but {len(inputs)} were given.",
             hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",
         )
 
@@ -83,6 +86,16 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
     physical = given.detach().resolve_neg().permute(order).contiguous()
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return physical.permute(inverse)
+
+
+def check_array(program: str, position: int, array: Any, wanted: TensorValue) -> None:
+    """Refuse what is no array of an input's element type and shape."""
+    where = f"Input {position} of {program}"
+    if not isinstance(array, np.ndarray):
+        raise ModelError(
+            f"{where} must be an array, but a {type(array).__name__} was given.", hint="numpy.asarray(...)"
+        )
+    check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
 
 
 def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorValue, convert: str) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ModelError
 from micronpu.program.pte import TensorValue
-from micronpu.runtime.arguments import check_type
+from micronpu.runtime.arguments import check_array
 from micronpu.runtime.native import in_order
 from micronpu.runtime.program import HostProgram
 
@@ -67,12 +66,7 @@ class ArrayProgram(HostProgram):
 
 def _laid_out(program: str, position: int, array: Any, wanted: TensorValue) -> Array:
     """Check an array and return it in the program's order of axes, which the runtime does not rearrange."""
-    where = f"Input {position} of {program}"
-    if not isinstance(array, np.ndarray):
-        raise ModelError(
-            f"{where} must be an array, but a {type(array).__name__} was given.", hint="numpy.asarray(...)"
-        )
-    check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
+    check_array(program, position, array, wanted)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     physical = np.require(native.transpose(wanted.dim_order), requirements=("C", "W"))
     return in_order(physical, array.shape, wanted.dim_order)

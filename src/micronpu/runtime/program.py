@@ -557,4 +557,4 @@ def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
     try:
         return read_file(source, "The program"), str(source)
     except FileError as error:
-        raise PayloadError(error.what, hint="check the path of the .pte file") from error
+        raise PayloadError(error.what, hint=error.hint) from error

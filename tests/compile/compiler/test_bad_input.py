@@ -350,8 +350,8 @@ def test_programs_that_are_none(pte, tmp_path):
 
 
 def test_inputs_that_do_not_fit(program):
-    refused(lambda: program.run(), ModelError, "takes 1 inputs (float32[1, 2, 6, 6]), but 0 were given.", "Try: pass")
-    refused(lambda: program.run(X, X), ModelError, "takes 1 inputs", "but 2 were given.")
+    refused(lambda: program.run(), ModelError, "takes 1 input (float32[1, 2, 6, 6]), but 0 were given.", "Try: pass")
+    refused(lambda: program.run(X, X), ModelError, "takes 1 input ", "but 2 were given.")
     refused(
         lambda: program.run(X[:, 0]), ModelError, "must be float32[1, 2, 6, 6], but float32[1, 6, 6] was given. Try"
     )
