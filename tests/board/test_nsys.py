@@ -78,6 +78,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[tuple[CompiledProgram, ...]]:
     """A program for silicon, and its twin; no test changes them."""
+    programs.program("neutron_int8")  # other tests have it, too: it must not be made by the stand-in
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
     with pytest.MonkeyPatch.context() as patch:
         yield pair(network, torch.randn(1, 8), monkeypatch=patch)
