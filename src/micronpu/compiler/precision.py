@@ -482,10 +482,8 @@ class Search:
         return best
 
     def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried, *, is_interrupted: bool = False) -> Frontier:
-        own = (
-            best.activations,
-            best.settings,
-        )  # corrections that do not help make a new object
+        # Corrections that do not help make a new object of the same program.
+        own = best.activations, best.settings
         every = [*dict.fromkeys([*(best if (t.activations, t.settings) == own else t for t in tried), best])]
         if self.allowed.is_cheapest and best.name != start.name and not any(t is start for t in tried):
             every.insert(0, start)

@@ -117,7 +117,7 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
 
 def check_evaluation_mode(module: nn.Module, name: str = "", model: str = "") -> None:
     """Raise `ModelError` if a model or a part of it is in training mode."""
-    # In a graph the arguments of dropouts and batch norms decide, and the modules that it calls. Modules that only hold
+    # The arguments of dropouts and batch norms in a graph decide, and the modules that it calls. Modules that only hold
     # parameters, as in the result of `ExportedProgram.module`, have a mode that nothing reads.
     model = model or type(module).__name__
     parts: Iterable[tuple[str, nn.Module]] = module.named_children()

@@ -89,9 +89,9 @@ class QuantizationRule:
     padding: float = 0.0  # number that a pad puts beside the elements; 0, which all qparams represent, for others
     # Lowest and highest value of a result with fixed qparams of scale 1 or more, if both are known.
     limits: tuple[float, float] | None = None
-    # For a result that shares qparams with its operand: minimum ratio of the operand's scale to the scale of the
-    # result's own range above which the result gets its own qparams and the operator its other form, for small and for
-    # large operands; None if it has no other form.
+    # Minimum ratio of the operand's scale to the scale of the result's own range, for a result that shares qparams with
+    # its operand, above which it gets its own qparams and the operator its other form, for small and for large
+    # operands; None if it has no other form.
     finer: tuple[float, float] | None = None
 
     @property

@@ -226,7 +226,7 @@ _LARGEST = 1e3
 
 def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
     """One value where a mask is true, and the other elsewhere; exact up to float rounding."""
-    # None if a value is neither a float nor finite.
+    # A value that is neither a float nor finite has no result.
     known, number = write.stored(mask), number_of(write, mask)
     terms: list[tuple[bool, Float, Array | None]] = []
     for truth, value in ((True, yes), (False, no)):

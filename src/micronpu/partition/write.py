@@ -55,9 +55,9 @@ class Written(NamedTuple):
 
     buffer: bytes  # the bytes of the `.pte`
     data_files: Mapping[str, bytes]  # `.ptd` files by name
-    # For each method, the first node of the core part that calls an operator, by the operator's name.
+    # The first node of each method's core part that calls an operator, by the operator's name.
     callers: Mapping[str, Mapping[str, Node]]
-    # For each method, the debug handles of its instructions by index.
+    # The debug handles of each method's instructions by index.
     handles: Mapping[str, Mapping[int, tuple[int, ...]]]
 
 

@@ -335,7 +335,7 @@ class Trial:
     macs: int = 0  # of a call
     # Calibration samples beside held-out ones, for a figure from more samples; None for none.
     others: Trial | None = None
-    # For each recording its calls among all `calibrating` ones; () and 0 if held out, or unknown.
+    # The calls of each recording among all `calibrating` ones; () and 0 if held out, or unknown.
     calibrated: tuple[range, ...] = ()
     calibrating: int = 0
 

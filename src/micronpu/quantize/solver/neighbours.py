@@ -6,7 +6,7 @@ qparams: it is never between two LSBs.
 
 A clamp: the range of values that only clamps read ends with the clamps.  If the values go up to 100, and the clamp ends
 at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmoid or tanh, whose integers no longer
-change from some operand on, and for the terms of a sum that these read: none needs to reach farther than that and the
+change from some operand on, and for the terms of a sum that these read: none needs to reach further than that and the
 other terms together.
 
 A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
@@ -377,7 +377,7 @@ def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
 
 def _row_axes(values: Values) -> Mapping[Value, frozenset[int | None]]:
     """Return the axes along which softmaxes read each value, possibly moved; empty if it has other readers."""
-    # None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
+    # Rows along no axis are None: for concatenated or cut rows, more than one row decides which scores count.
     found: dict[Value, frozenset[int | None]] = {}
     for value in reversed(values.all):  # what is behind a value first
         found[value] = _axes_of(value, found) if value.shape else frozenset()
