@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Sequences, begun_anew
 from micronpu.base.arguments import check_text, check_type, described
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, OptionError, first_line, one_of
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
@@ -30,7 +31,7 @@ from micronpu.program.io import ProgramIO, file_facts_of, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
 from micronpu.report.accuracy import Comparison, Evaluation, Judged, MetricDifference, Score, Z, wilson
-from micronpu.report.metrics import Array, Function, Metric, check_finite, metric_of
+from micronpu.report.metrics import Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import tree_leaves

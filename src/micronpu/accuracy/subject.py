@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
@@ -39,7 +40,6 @@ from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
 from micronpu.quantize.running import float_leaves, float_run, float_values, function_of, noise, operator_before
-from micronpu.report.metrics import Array
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.upstream.session import one_thread

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.fx import Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.facts import KEEPS_INTEGERS
@@ -226,10 +227,10 @@ class QuantizedNode(NodeArguments):
     def is_constant(self, operand: str) -> bool:
         return bool(path_to_constant(self._importer.view, self._given(operand)))
 
-    def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
+    def weight(self, operand: str) -> tuple[Array, QParams]:
         return self._importer.weight(self._given(operand), self.node)
 
-    def float_constant(self, operand: str) -> npt.NDArray[Any]:
+    def float_constant(self, operand: str) -> Array:
         return self._importer.float_constant(self._given(operand), self.node)
 
     def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
@@ -293,7 +294,7 @@ class Importer:
             )
         return self.values[source]
 
-    def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
+    def weight(self, source: Any, reader: Node) -> tuple[Array, QParams]:
         """Return the int8 constant of an operand; transposes between them are applied."""
         if not (path := path_to_constant(self.view, source)):
             what = f"The weights of `{reader.name}` are computed at run time."
@@ -311,7 +312,7 @@ class Importer:
             data, qparams = data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
         return data, qparams
 
-    def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
+    def float_constant(self, source: Any, reader: Node) -> Array:
         """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""
         path = path_to_constant(self.view, source)[:2]
         if len(path) == 1:

@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
@@ -523,7 +523,7 @@ class ProgramView:
     def constant(self, node: Any) -> torch.Tensor | None:
         return self._constants.get(node) if isinstance(node, Node) else None
 
-    def array(self, node: Node) -> npt.NDArray[Any]:
+    def array(self, node: Node) -> Array:
         """Return the value of a constant node as NumPy array."""
         value = self._constants.get(node)
         if value is None:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.base.order import reachable
 from micronpu.frontend import program
@@ -202,7 +203,6 @@ def _detached(node: Node, value: Any, _: Mapping[Node, Any]) -> Any:
 
 Steps: TypeAlias = tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
 """Overload, arguments and keyword arguments of each operator; "%0" is the operand, "%n" the result of the n-th."""
-Reals: TypeAlias = npt.NDArray[Any]
 
 _GRID, _FARTHEST, _HALVINGS = 4096, 64.0, 44
 """Elements at which a function is examined on each side of 0, least magnitude of the last one, and halvings of their
@@ -287,12 +287,12 @@ class Function:
 
     steps: Steps
 
-    def __call__(self, reals: npt.ArrayLike) -> Reals:
+    def __call__(self, reals: npt.ArrayLike) -> Array:
         with torch.no_grad():
             result = elementwise(torch.from_numpy(np.array(reals, np.float64)), self.steps)
         return result.numpy()
 
-    def _grid(self) -> Reals:
+    def _grid(self) -> Array:
         """Return elements from the lowest to the highest one at which it is examined."""
         numbers = [4 * abs(float(a)) for _, args, _ in self.steps for a in args if isinstance(a, (int, float))]
         side = np.linspace(1.0, max(_FARTHEST, *numbers, 0.0), _GRID)
@@ -355,7 +355,7 @@ class Function:
                 return False
         return True
 
-    def _in_lsb(self, scale: float, step: float, numbers: Reals) -> Reals:
+    def _in_lsb(self, scale: float, step: float, numbers: Array) -> Array:
         return np.asarray(self(numbers * scale) / step)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
@@ -29,7 +30,7 @@ from micronpu.quantize import thresholds
 from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.solver.neighbours import dtype_name
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
-from micronpu.report.metrics import Array, Metric, metric_of
+from micronpu.report.metrics import Metric, metric_of
 
 
 def calibration_sequences(

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from micronpu.base.arrays import Array
 from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver, WeightObserver, in_order
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 from micronpu.quantize.thresholds import CANDIDATES, FINER_RESULT, LATEST, MOST_SHARE, PERCENTILE, SMALLEST_RANGE
@@ -81,17 +81,17 @@ class SpreadErrorObserver(HistogramObserver):
         return float(lows[best[0]]), float(highs[best[1]])
 
 
-def _bins_towards(zero: int, start: int) -> NDArray[Any]:
+def _bins_towards(zero: int, start: int) -> Array:
     """Return bin boundaries from ``start`` towards ``zero``, which is excluded unless both are equal."""
     if start == zero:
         return np.array([start])
-    bins: NDArray[Any] = np.unique(np.rint(np.linspace(start, zero, CANDIDATES, endpoint=False)).astype(np.int64))
+    bins: Array = np.unique(np.rint(np.linspace(start, zero, CANDIDATES, endpoint=False)).astype(np.int64))
     return bins
 
 
-def _squares(bound: NDArray[Any], number: NDArray[Any], total: NDArray[Any], squares: NDArray[Any]) -> NDArray[Any]:
+def _squares(bound: Array, number: Array, total: Array, squares: Array) -> Array:
     """Return the sum of (x - bound)^2 over values given by their number, sum and sum of squares."""
-    found: NDArray[Any] = np.maximum(squares - 2 * bound * total + bound**2 * number, 0.0)
+    found: Array = np.maximum(squares - 2 * bound * total + bound**2 * number, 0.0)
     return found
 
 

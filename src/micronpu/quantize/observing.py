@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from micronpu.base.arrays import Array
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
 from micronpu.quantize import thresholds as at
@@ -464,7 +464,7 @@ class HistogramObserver(RangeObserver):
     of_extremes: ClassVar[bool] = False
     bins: ClassVar[int] = at.BINS
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
-    _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
+    _MIDDLES: ClassVar[Array] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
     histogram: torch.Tensor  # values per bin, from ``min_val`` to ``max_val``
 
     def __init__(self, *limits: Any, **more: Any) -> None:
@@ -496,7 +496,7 @@ class HistogramObserver(RangeObserver):
             self.min_val.fill_(low)
             self.max_val.fill_(high)
 
-    def _counted(self, x: NDArray[Any], low: float, high: float) -> NDArray[Any]:
+    def _counted(self, x: Array, low: float, high: float) -> Array:
         """Return how many values are in each bin from ``low`` to ``high``, as `torch.histc` does; all are in one."""
         margin = 0.0 if low < high else max(1.0, math.ulp(low))  # 1e38 + 1 is 1e38
         low, high = low - margin, high + margin
@@ -508,7 +508,7 @@ class HistogramObserver(RangeObserver):
             found = found + np.bincount(np.minimum(place.astype(np.int64), self.bins - 1), minlength=self.bins)
         return found
 
-    def _moved(self, low: float, high: float) -> NDArray[Any]:
+    def _moved(self, low: float, high: float) -> Array:
         """Return the counts in bins from ``low`` to ``high``, which contain the current ones."""
         first, last = float(self.min_val), float(self.max_val)
         if first == last:

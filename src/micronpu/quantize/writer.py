@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import strings
+from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
 from micronpu.frontend import facts, program
@@ -82,7 +82,7 @@ class GraphWriter(NodeArguments):
         self.made.append(new)
         return new
 
-    def constant(self, value: float | npt.NDArray[Any], before: Any = None) -> Node:
+    def constant(self, value: float | Array, before: Any = None) -> Node:
         shape = () if getattr(program.value_of(self.node), "shape", None) == () else (1,)  # adds no axis
         data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
         return add_constant(self.model, before or self.node, _tensor(data), "constant")
@@ -188,7 +188,7 @@ class GraphWriter(NodeArguments):
         name = str(getattr(program.value_of(self.node if x is None else x), "dtype", "")).removeprefix("torch.")
         return DType(name) if name in {d.value for d in DType} else None
 
-    def known(self, x: Any) -> npt.NDArray[Any] | None:
+    def known(self, x: Any) -> Array | None:
         if isinstance(x, (int, float)):
             return np.array([x], np.float64)
         value = None if is_trained(self.model, x) else self._computed(x)
@@ -202,7 +202,7 @@ class GraphWriter(NodeArguments):
         value: torch.Tensor | None = attribute(self.model, source)
         return value if value is None or source is x else evaluate(self.model, x)
 
-    def stored(self, x: Any) -> npt.NDArray[Any] | None:
+    def stored(self, x: Any) -> Array | None:
         value = attribute(self.model, x)
         if value is None:
             return None
@@ -254,7 +254,7 @@ def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     return program.overload_of(overload), tuple(map(program.in_torch, given))
 
 
-def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
+def _tensor(data: Array) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
 
 

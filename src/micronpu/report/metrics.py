@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 
-Array: TypeAlias = npt.NDArray[Any]
 Function: TypeAlias = Callable[..., Any]
 
 

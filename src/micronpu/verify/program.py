@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
@@ -270,9 +271,9 @@ def _edges(module: GraphModule) -> list[Edge | None]:
 # ---------------------------------------------------------------- search for the differing operator
 
 
-def _recorded(module: GraphModule, rows: Sequence[Tensors]) -> dict[str, np.ndarray[Any, Any]]:
+def _recorded(module: GraphModule, rows: Sequence[Tensors]) -> dict[str, Array]:
     """Run a quantized module; return the integers that it computes, of the last call."""
-    integers: dict[str, np.ndarray[Any, Any]] = {}
+    integers: dict[str, Array] = {}
 
     def record(n: Node, result: Any, _: object) -> Any:
         if isinstance(result, torch.Tensor) and result.dtype in (torch.int8, torch.int16, torch.int32):
@@ -343,7 +344,7 @@ def _first_that_differs(
 class _Look:
     """Compares results of operations with the integers of a quantized module, and passes on the latter."""
 
-    def __init__(self, module: GraphModule, integers: Mapping[str, np.ndarray[Any, Any]], graph: Graph) -> None:
+    def __init__(self, module: GraphModule, integers: Mapping[str, Array], graph: Graph) -> None:
         self._integers = integers
         self._last: dict[str, Any] = {}  # the last operation of each node of the program
         self._quantized: dict[str, tuple[str, Edge]] = {}
@@ -357,7 +358,7 @@ class _Look:
                 self._quantized[name] = quantize.name, edge
         self.found = ""  # the first operator that differs, with its source line
 
-    def __call__(self, node: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    def __call__(self, node: Any, result: Array) -> Array | None:
         for name in reversed(node.origin.nodes):
             if self._last[name] is not node or name not in self._quantized:
                 continue
@@ -374,14 +375,14 @@ class _Look:
         return None
 
 
-def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _as(array: Array, shape: tuple[int, ...]) -> Array:
     """Return an array in the layout of a partition's inputs and outputs."""
     if array.ndim == 4 and tuple(array.transpose(0, 2, 3, 1).shape) == shape:
         return array.transpose(0, 2, 3, 1)
     return array.reshape(shape)
 
 
-def _nearest_layout(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+def _nearest_layout(result: Array, wanted: Array) -> tuple[Array, float]:
     """Return the expected result in the closest layout, and the difference in LSB."""
     forms = [wanted.reshape(result.shape)]
     if result.ndim == 4:
