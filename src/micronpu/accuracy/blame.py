@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -36,11 +35,11 @@ _PEAKED = 20.0
 @exclusive()
 def blame(
     model: nn.Module | ExportedProgram,
-    data: Any,
+    data: object,
     target: str,
     *,
-    calibration: Any = None,
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    calibration: object = None,
+    example_inputs: Sequence[object] | torch.Tensor | None = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
     sort: Sort = "output",

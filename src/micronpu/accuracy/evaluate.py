@@ -101,10 +101,10 @@ _UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be 
 
 @exclusive()
 def evaluate(
-    model: nn.Module | ExportedProgram | Callable[..., Any],
-    data: Any,
+    model: nn.Module | ExportedProgram | Callable[..., object],
+    data: object,
     program: CompiledProgram | str | os.PathLike[str] | bytes,
-    labels: Any = None,
+    labels: object = None,
     *,
     metric: str | Function | None = None,
     quantized: nn.Module | None = None,
@@ -198,7 +198,7 @@ def evaluate(
     return _judged(results, array, chosen, inputs, judged, notes, called)
 
 
-def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
+def _cut(data: object, examples: tuple[torch.Tensor, ...]) -> Any:
     """Split an array into batches for a program with a fixed batch size."""
     size = examples[0].shape[0] if len(examples) == 1 and examples[0].dim() else 1
     if size < 2 or not isinstance(data, np.ndarray | torch.Tensor) or data.ndim != examples[0].dim():
@@ -327,7 +327,7 @@ def _label_notes(outputs: Array, labels: Array, metric: Metric, model: str) -> l
     ]
 
 
-def _labels(labels: Any, rows: int, metric: Metric, outputs: Array, names: tuple[str, ...] = ()) -> Array:
+def _labels(labels: object, rows: int, metric: Metric, outputs: Array, names: tuple[str, ...] = ()) -> Array:
     """Return checked labels as an array with an entry per sample; texts become their index among the names."""
     try:
         array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
@@ -359,7 +359,7 @@ def _labels(labels: Any, rows: int, metric: Metric, outputs: Array, names: tuple
 # ---------------------------------------------------------------- the programs
 
 
-def checked_module(model: Any) -> Callable[..., Any]:
+def checked_module(model: object) -> Callable[..., Any]:
     """Return the float model as a function."""
     if isinstance(model, ExportedProgram):
         module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
@@ -372,7 +372,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
     return model if (io := integer_io_of(model)) is None else InFloat(model, io)
 
 
-def _tensor(results: Any, output: int) -> torch.Tensor:
+def _tensor(results: object, output: int) -> torch.Tensor:
     tensors = [r for r in tree_leaves(results) if isinstance(r, torch.Tensor)]
     if not 0 <= output < len(tensors):
         raise OptionError(f"There is no output {output}: the model has {len(tensors)}.", hint="0 for the first")
@@ -392,7 +392,7 @@ def _joined(parts: Sequence[Array], batch: int) -> Array:
 
 
 def _run_rows(
-    run: Callable[[Row], Any],
+    run: Callable[[Row], object],
     rows: Sequence[Row],
     output: int,
     notify: Callable[[float], None],
@@ -413,7 +413,7 @@ def _run_rows(
 
 
 def run_float(
-    module: Callable[..., Any],
+    module: Callable[..., object],
     rows: Sequence[Row],
     output: int = 0,
     notify: Callable[[float], None] = lambda part: None,
@@ -444,7 +444,7 @@ def run_float(
             ) from error
 
 
-def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int) -> bool:
+def _takes_batches(module: Callable[..., object], rows: Sequence[Row], output: int) -> bool:
     """True if two samples in a batch give the same results as separately."""
     if len(rows) < 3 or any(t.dim() == 0 or t.shape[0] != 1 for t in rows[0]):
         return False
@@ -486,7 +486,7 @@ class _Finished:
         labels: of the classes, from the model's file.
     """
 
-    def __init__(self, program: Any, method: str | None, fast: bool) -> None:
+    def __init__(self, program: object, method: str | None, fast: bool) -> None:
         if isinstance(program, CompiledProgram):
             data, name = program.buffer, "The program"
             method = program.method or None if method is None else method

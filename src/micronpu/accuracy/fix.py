@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,11 +73,11 @@ _CURES: Cures = (
 @exclusive()
 def fix(
     model: nn.Module | ExportedProgram,
-    data: Any,
+    data: object,
     target: str,
     *,
-    calibration: Any = None,
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    calibration: object = None,
+    example_inputs: Sequence[object] | torch.Tensor | None = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
     budget: float = BUDGET,
@@ -246,7 +245,7 @@ def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
     return found
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 

@@ -94,7 +94,7 @@ class NumericGap(NumericalComparatorBase):
         return found
 
 
-def _check_recorded(values: Iterable[Any]) -> None:
+def _check_recorded(values: Iterable[object]) -> None:
     """Refuse the zeros that an Inspector without debug buffer has instead of values, which may be zeros, too."""
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
     if tensors and all(tensor.untyped_storage().resizable() and not tensor.any() for tensor in tensors):

@@ -256,7 +256,7 @@ class Sequences:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, data: Any, examples: tuple[torch.Tensor, ...], io: IntegerIO | None) -> Sequences:
+    def of(cls, data: object, examples: tuple[torch.Tensor, ...], io: IntegerIO | None) -> Sequences:
         """Parse data in the form of calibration data.
 
         Raises:
@@ -270,7 +270,7 @@ class Sequences:
         """Indices of the calls that start a sequence."""
         return frozenset(int(n) for n in np.cumsum((0, *self.lengths[:-1])))
 
-    def judged(self, labels: Any) -> tuple[Any, Array | None, str]:
+    def judged(self, labels: object) -> tuple[Any, Array | None, str]:
         """Return labels of the evaluated calls, the indices of these calls (None for all), and a note.
 
         With one label per call, all calls are evaluated; with one per sequence, its last call.
@@ -292,7 +292,7 @@ class Sequences:
 
 
 @contextmanager
-def begun_anew(module: Callable[..., Any]) -> Iterator[Callable[[], None]]:
+def begun_anew(module: Callable[..., object]) -> Iterator[Callable[[], None]]:
     """Yield a function that resets the buffers of a module to their current values; reset them at the end too."""
     holders = list(module.modules()) if isinstance(module, nn.Module) else []
     first = [
@@ -405,7 +405,7 @@ class Subject:
         return found
 
 
-def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: str) -> tuple[torch.Tensor, ...]:
+def examples_of(data: object, given: Sequence[object] | torch.Tensor | None, asked: str) -> tuple[torch.Tensor, ...]:
     """Return the given example inputs, or the first of the data."""
     if data is None:
         raise ModelError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -76,10 +75,10 @@ _ROWS = 8
 @exclusive()
 def advise(
     model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[object] | torch.Tensor,
     target: str,
     *,
-    calibration: Any = None,
+    calibration: object = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
     callback: ProgressCallback | None = None,

@@ -122,7 +122,7 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
     node.args = tuple(args)
 
 
-def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index]) -> Any:
+def _taken(module: GraphModule, reader: Node, source: object, axes: dict[int, Index]) -> Any:
     """Select channels of a constant along some axes; return anything else, or a constant of one channel, unchanged."""
     value = attribute(module, source)
     if value is None:
@@ -383,7 +383,7 @@ def _is_unary(node: Node) -> bool:
     return overload_name(node) in _UNARY or (entry is not None and entry.is_activation)
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
+def _pair(value: object) -> tuple[int, int] | None:
     """A size that may be one number for both axes; None if it is not a size."""
     if isinstance(value, int):
         return value, value

@@ -24,7 +24,7 @@ def described(given: Any) -> str:
     return f"a {type(given).__name__} of length {len(given):,}" if text else f"of type {type(given).__name__}"
 
 
-def is_class(given: Any, of: type[Class] = object) -> TypeGuard[type[Class]]:  # type: ignore[assignment]
+def is_class(given: object, of: type[Class] = object) -> TypeGuard[type[Class]]:  # type: ignore[assignment]
     """True if something is a class derived from another.
 
     `tuple[int, ...]` is not, although Python 3.10 considers it an instance of `type` (and `issubclass` raises).
@@ -32,33 +32,33 @@ def is_class(given: Any, of: type[Class] = object) -> TypeGuard[type[Class]]:  #
     return isinstance(given, type) and not isinstance(given, GenericAlias) and issubclass(given, of)
 
 
-def check_switch(name: str, given: Any) -> None:
+def check_switch(name: str, given: object) -> None:
     """Raise `OptionError` if a switch is neither True nor False."""
     if not isinstance(given, bool):
         raise OptionError(f"`{name}` is {described(given)}; it is True or False.", hint=f"{name}=True, or leave it out")
 
 
-def check_text(name: str, given: Any, what: str = "a string") -> None:
+def check_text(name: str, given: object, what: str = "a string") -> None:
     """Raise `OptionError` if an argument is not a string, with its description."""
     if not isinstance(given, str):
         raise OptionError(f"`{name}` is {described(given)}; it is {what}.", hint=f"{name} as {what}")
 
 
-def check_bytes(name: str, given: Any) -> None:
+def check_bytes(name: str, given: object) -> None:
     """Raise `OptionError` if an argument is not bytes."""
     if not isinstance(given, (bytes, bytearray, memoryview)):
         hint = "the content of a file, open(path, 'rb').read()"
         raise OptionError(f"`{name}` is {described(given)}; it is bytes.", hint=hint)
 
 
-def check_type(name: str, given: Any, *kinds: type, hint: str = "") -> None:
+def check_type(name: str, given: object, *kinds: type, hint: str = "") -> None:
     """Raise `OptionError` if an argument has none of these types; True is not an int."""
     if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
         raise OptionError(f"`{name}` is {described(given)}, not {names}.", hint=hint)
 
 
-def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
+def items(name: str, given: object, what: str = "") -> tuple[Any, ...]:
     """Return the items of a list, a tuple, a set or an iterator; raise `OptionError` for anything else."""
     wrong = OptionError(
         f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.", hint=f"{name}=[...]"
@@ -71,7 +71,7 @@ def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
         raise wrong from error
 
 
-def strings(name: str, given: Any) -> tuple[str, ...]:
+def strings(name: str, given: object) -> tuple[str, ...]:
     """Return the value of an option that is a list of strings.
 
     Raises:

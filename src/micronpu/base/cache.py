@@ -136,7 +136,7 @@ class Cache:
         finally:
             self._off -= 1
 
-    def entry(self, kind: str, tools: tuple[str, ...], *inputs: Any) -> Entry:
+    def entry(self, kind: str, tools: tuple[str, ...], *inputs: object) -> Entry:
         """Return the entry of a result, which may be empty.
 
         Args:
@@ -353,7 +353,7 @@ class _NoKeyError(Exception):
     """A value has no unambiguous serialization."""
 
 
-def _feed(digest: Any, value: Any) -> None:
+def _feed(digest: hashlib._Hash, value: Any) -> None:
     """Add a value to a hash; different values give different hashes."""
     if value is None or isinstance(value, (bool, Enum)):
         _add(digest, f"{type(value).__qualname__}.{value!r}" if not isinstance(value, Enum) else _named(value), b"")
@@ -380,7 +380,7 @@ def _feed(digest: Any, value: Any) -> None:
         raise _NoKeyError
 
 
-def _feed_items(digest: Any, value: Sequence[Any]) -> None:
+def _feed_items(digest: hashlib._Hash, value: Sequence[Any]) -> None:
     """Add a tuple or list to a hash; a list of numbers is added at once."""
     kinds = set(map(type, value))
     _add(digest, f"{type(value).__name__} of {len(value)}", b"")
@@ -393,7 +393,7 @@ def _feed_items(digest: Any, value: Sequence[Any]) -> None:
             _feed(digest, item)
 
 
-def in_short(value: Any) -> Any:
+def in_short(value: object) -> Any:
     """Return the hash of a value that is an input of many entries; the value itself if it has none."""
     digest = hashlib.sha256()
     try:
@@ -407,7 +407,7 @@ def _named(value: Enum) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}.{value.name}"
 
 
-def _add(digest: Any, kind: str, data: Any) -> None:
+def _add(digest: hashlib._Hash, kind: str, data: bytes | memoryview) -> None:
     text = kind.encode()
     digest.update(len(text).to_bytes(4, "little") + text + len(data).to_bytes(8, "little"))
     digest.update(data)

@@ -9,7 +9,7 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from micronpu.base.errors import FileError, OptionError
 from micronpu.base.leaving import undone
@@ -176,7 +176,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def check_intermediates(folder: Any) -> None:
+def check_intermediates(folder: object) -> None:
     """Raise `OptionError` if `intermediates_dir` cannot be a folder."""
     if not isinstance(folder, str):
         raise OptionError(

@@ -34,7 +34,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return found
 
 
-def toml_text(value: Any) -> str:
+def toml_text(value: object) -> str:
     """Return a number, a truth value, a text, or a list of these as TOML."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -43,7 +43,7 @@ def toml_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
+def _parsed(parse: Callable[[Any], object], text: str | bytes) -> Any:
     try:
         found = parse(text)
     except RecursionError:
@@ -62,14 +62,14 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
     raise ValueError("lists or tables are nested too deeply")
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: object) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 _HEAD_BYTES = 8
 
 
-def with_head(head: Any, *parts: bytes | memoryview) -> bytes:
+def with_head(head: object, *parts: bytes | memoryview) -> bytes:
     """Concatenate the length of a JSON head, the head, and the parts."""
     text = json.dumps(head).encode()
     return b"".join((len(text).to_bytes(_HEAD_BYTES, "little"), text, *parts))

@@ -79,7 +79,7 @@ def _on_data(
     target: str,
     quantization: Any,
     library: console.Library,
-    **options: Any,
+    **options: object,
 ) -> tuple[Result, str]:
     """Return what `micronpu.blame` or `micronpu.fix` finds on a float model, and the model's name.
 

@@ -196,12 +196,12 @@ _NOTES = frozenset(("stack_trace", "nn_module_stack", "source_fn_stack", "torch_
 _LARGEST = 1 << 63
 
 
-def check_fields(kind: type, value: Any) -> None:
+def check_fields(kind: type, value: object) -> None:
     """Compare a record of an archive with torch's schema, and each text in it with its rule."""
     _walk(kind, value, kind.__name__, "")
 
 
-def _walk(kind: Any, value: Any, owner: str, field: str) -> None:
+def _walk(kind: Any, value: object, owner: str, field: str) -> None:
     """Check a value; ``owner`` and ``field`` are the schema's class and field that contain it."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
@@ -233,7 +233,7 @@ def _walk(kind: Any, value: Any, owner: str, field: str) -> None:
         raise RefusedContentError(f"`{field}`, of which it is not known what it may be")
 
 
-def _record(kind: Any, value: Any, owner: str, field: str) -> None:
+def _record(kind: Any, value: object, owner: str, field: str) -> None:
     if (refused := REFUSED.get(kind.__name__)) is not None:
         raise RefusedContentError(refused)
     hints = _hints(kind)
@@ -244,13 +244,13 @@ def _record(kind: Any, value: Any, owner: str, field: str) -> None:
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: object) -> dict[str, Any]:
     from micronpu.upstream.torch import form_of_programs
 
     return typing.get_type_hints(kind, localns=vars(form_of_programs()))
 
 
-def _of(kind: Any, value: Any, owner: str, field: str) -> Any:
+def _of(kind: Any, value: object, owner: str, field: str) -> Any:
     if not isinstance(value, kind):
         raise RefusedContentError(f"a {type(value).__name__} in `{field or owner}`, where it has no place")
     return value

@@ -118,7 +118,7 @@ def _plain(packet: str) -> str:
     return packet if packet.startswith("__") else packet.rstrip("_").removesuffix("_copy")
 
 
-def _is_plain(overload: Any) -> bool:
+def _is_plain(overload: object) -> bool:
     from micronpu.upstream.torch import schema_of
 
     schema = schema_of(overload)
@@ -155,7 +155,7 @@ def _inputs(program: ExportedProgram) -> Iterator[Any]:
         yield without_data(value)
 
 
-def without_data(value: Any) -> Any:
+def without_data(value: object) -> Any:
     """Return a new tensor with the same shape, strides and dtype; any other value unchanged."""
     import torch
 
@@ -189,7 +189,7 @@ class _Sizes:
             values[node] = value
         return ()
 
-    def _called(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, node: Node, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         target: Any = node.target
         try:
             if getattr(target, "namespace", "") == "higher_order":
@@ -231,7 +231,7 @@ class _Sizes:
         (count,) = steps
         return [*states, *(y.new_empty((count, *y.shape)) for y in found[len(states) :])]
 
-    def _compare(self, node: Node, value: Any) -> None:
+    def _compare(self, node: Node, value: object) -> None:
         tensors = list(_tensors(value))
         for tensor in tensors:
             self._elements += tensor.numel()
@@ -245,14 +245,14 @@ class _Sizes:
             _same(value, claims, f"the value `{node.name}` is")
 
 
-def _same(found: Any, claimed: Any, what: str) -> None:
+def _same(found: object, claimed: object, what: str) -> None:
     pairs = [[(tuple(t.shape), t.dtype) for t in _tensors(value)] for value in (found, claimed)]
     if pairs[0] != pairs[1]:
         said, other = (", ".join(f"{str(d).removeprefix('torch.')}{list(s)}" for s, d in pair) for pair in pairs)
         raise RefusedContentError(f"{what} {said or 'no tensor'}, and {other or 'none'} by what the file says of it")
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -262,7 +262,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of an operator on tensors without data."""
     from micronpu.frontend.export import by_shape
     from micronpu.upstream.torch import OpOverload, schema_of
@@ -278,7 +278,7 @@ def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return by_shape(target)(*args, **kwargs)
 
 
-def _check_kinds(target: str, operands: Iterable[tuple[str, Any]]) -> None:
+def _check_kinds(target: str, operands: Iterable[tuple[str, object]]) -> None:
     """Check enumerations: kernels do not validate their numbers, and a layout decides which kernels run."""
     import torch
 

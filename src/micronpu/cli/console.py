@@ -75,7 +75,7 @@ def takes(**made: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
     def extended(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(**given: Any) -> None:
+        def run(**given: object) -> None:
             values = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in made.items()}
             command(**values, **given)
 
@@ -151,7 +151,7 @@ def warn(warnings: Iterable[ReportWarning]) -> None:
             say(f"Warning: {warning}", "bold yellow", to=errors())
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print JSON on standard output, even with ``--quiet``."""
     typer.echo(json.dumps(data, indent=2))
 

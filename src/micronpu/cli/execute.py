@@ -68,7 +68,7 @@ class RunResult:
         """Return all values for JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
         import numpy as np
 
-        def encoded(value: Any) -> Any:
+        def encoded(value: object) -> Any:
             if isinstance(value, list):
                 return [encoded(inner) for inner in value]
             return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -248,7 +248,7 @@ def load_with(
     return load_model(text, verify_import)
 
 
-def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def _pair(result: object, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     import torch
 
     from micronpu.frontend.export import called_by_name

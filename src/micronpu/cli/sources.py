@@ -120,7 +120,7 @@ def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
         raise FileError(f"{file} is no picture that can be read: {said}.", hint="leave it out of the folder") from error
 
 
-def _tensor(pixels: Any, mean: Sequence[float], deviation: Sequence[float]) -> torch.Tensor:
+def _tensor(pixels: object, mean: Sequence[float], deviation: Sequence[float]) -> torch.Tensor:
     import torch
 
     values = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255

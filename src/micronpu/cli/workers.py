@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.sources import NO_PICTURES, Pictures
@@ -168,7 +167,7 @@ class _Process:
             self._process.kill()
             self._process.wait()
 
-    def _send(self, what: Any) -> None:
+    def _send(self, what: object) -> None:
         with contextlib.suppress(OSError):  # if the process has ended, `end` reports it
             self.connection.send(what)
 

@@ -268,7 +268,7 @@ def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tupl
         (integer_io.inputs, integer_io.outputs) if integer_io is not None else ((), ())
     )
 
-    def tensors(nodes: Sequence[Node], meanings: Sequence[Any], prefix: str) -> tuple[IOTensor, ...]:
+    def tensors(nodes: Sequence[Node], meanings: Sequence[object], prefix: str) -> tuple[IOTensor, ...]:
         return tuple(
             _tensor(view, node, f"{prefix}{i}" if prefix else node.name, meanings[i] if i < len(meanings) else None)
             for i, node in enumerate(nodes)

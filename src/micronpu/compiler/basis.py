@@ -154,11 +154,11 @@ def _machine() -> dict[str, str]:
     }
 
 
-def _named(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _named(group: str, values: Mapping[str, object]) -> dict[str, Any]:
     return {f"{group}.{name}": value for name, value in values.items()}
 
 
-def _code(value: Any) -> Any:
+def _code(value: object) -> Any:
     """Convert values for JSON: data classes to their fields, paths to text, Python objects to name and settings."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -45,7 +45,7 @@ def compile_model(
     example_inputs: str = "",
     *,
     target: str = "",
-    calibration: Any = None,
+    calibration: object = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
     verify: bool | Verification = True,
@@ -56,10 +56,10 @@ def compile_model(
 @overload
 def compile_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str],
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    example_inputs: Sequence[object] | torch.Tensor | None = None,
     target: str = "",
     *,
-    calibration: Any = None,
+    calibration: object = None,
     train: Train | None = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
@@ -75,7 +75,7 @@ def compile_model(
     example_inputs: Any = None,
     target: str = "",
     *,
-    calibration: Any = None,
+    calibration: object = None,
     train: Train | None = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
@@ -182,7 +182,7 @@ def _methods_of(model: Any, example_inputs: Any, train: Train | None, request: T
     return model
 
 
-def _unused(calibration: Any, how: Quantization, checks: Verification) -> tuple[str, ...]:
+def _unused(calibration: object, how: Quantization, checks: Verification) -> tuple[str, ...]:
     """Return a note on arguments that have no effect on a quantized model; () if there are none."""
     calibrating = calibration.values() if isinstance(calibration, Mapping) else (calibration,)
     given = {
@@ -200,10 +200,10 @@ def _unused(calibration: Any, how: Quantization, checks: Verification) -> tuple[
 @exclusive()
 def check_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str],
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    example_inputs: Sequence[object] | torch.Tensor | None = None,
     target: str = "",
     *,
-    calibration: Any = None,
+    calibration: object = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
 ) -> Partitioning:

@@ -295,7 +295,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         folder: str | os.PathLike[str],
         *,
         target: str | None = None,
-        vectors: Mapping[str, Any] | None = None,
+        vectors: Mapping[str, object] | None = None,
         name: str = "model",
         section: str | None = None,
         force: bool = False,

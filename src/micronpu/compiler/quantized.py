@@ -277,7 +277,7 @@ def _calibrated(
 # ---------------------------------------------------------------- the user's arguments
 
 
-def check_methods(methods: Mapping[Any, Any]) -> None:
+def check_methods(methods: Mapping[Any, object]) -> None:
     """Refuse what is no dictionary of methods."""
     if not methods:
         raise ModelError("The dictionary of methods is empty.", hint=_EXAMPLE)
@@ -308,7 +308,7 @@ def opened_methods(methods: Methods, calibration: Any, verify_import: bool = Tru
             calibration = {**calibration, name: own}
     named = {name: names for name, (network, _) in found.items() if (names := input_names(network))}
 
-    def in_order(call: Any) -> Any:
+    def in_order(call: object) -> Any:
         if isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and call[0] in named:
             return call[0], rows_in_order(call[1], named[call[0]])
         return call
@@ -346,7 +346,7 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(f"Method `{name}`: {error.what}", hint=error.hint) from error
 
 
-def of_bound_method(model: Any) -> Any:
+def of_bound_method(model: object) -> Any:
     """Return the module whose forward is a bound method; anything else unchanged."""
     # It is the user's module with another forward: its parameters, and the names of its buffers.
     if not inspect.ismethod(model) or not isinstance(model.__self__, nn.Module):
@@ -375,7 +375,7 @@ def _check_states(given: Mapping[str, Exported]) -> None:
 
 
 def _data(
-    given: Mapping[str, Exported], calibration: Any, held_out: HeldOut, float_too: bool
+    given: Mapping[str, Exported], calibration: object, held_out: HeldOut, float_too: bool
 ) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
     """Return calibration data as sequences of calls, and the data of each method."""
     if calibration is None or isinstance(calibration, Mapping):
@@ -396,7 +396,7 @@ def _data(
     return _calls(given, calibration, held_out, float_too)
 
 
-def _held_out(asked: HeldOut, name: str, given: Mapping[str, Any]) -> HeldOut:
+def _held_out(asked: HeldOut, name: str, given: Mapping[str, object]) -> HeldOut:
     own = {option: getattr(asked, option) for option in ("data", "labels", "metric") if name}
     for option, value in own.items():
         if isinstance(value, Mapping):
@@ -413,7 +413,7 @@ def _held_out(asked: HeldOut, name: str, given: Mapping[str, Any]) -> HeldOut:
 
 
 def _calls(
-    given: Mapping[str, Exported], calibration: Any, held_out: HeldOut, float_too: bool
+    given: Mapping[str, Exported], calibration: object, held_out: HeldOut, float_too: bool
 ) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
     """Return the same for sequences in which methods alternate."""
     hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
@@ -448,5 +448,5 @@ def _calls(
     return sequences, data
 
 
-def _names(given: Mapping[str, Any]) -> str:
+def _names(given: Mapping[str, object]) -> str:
     return ", ".join(f"`{name}`" for name in given)

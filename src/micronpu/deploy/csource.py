@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any, Protocol
+from typing import Protocol
 
 import jinja2
 import numpy as np
@@ -158,13 +158,13 @@ class Named(Protocol):
     def header(self) -> str: ...
 
 
-def filled(template: str, of: Named, **words: Any) -> str:
+def filled(template: str, of: Named, **words: object) -> str:
     """Return a template of the folder `templates`, which reads ``of`` and further words."""
     own = {"of": of, "name": of.name, "NAME": of.upper, "HEADER": of.header, "ALIGNMENT": ALIGNMENT}
     return _templates().get_template(f"templates/{template}.in").render(own | words)
 
 
-def rendered(text: str, **words: Any) -> str:
+def rendered(text: str, **words: object) -> str:
     return _templates().from_string(_with_blocks(text)).render(words)
 
 

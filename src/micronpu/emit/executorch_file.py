@@ -58,7 +58,7 @@ def tensor(
     }
 
 
-def listed(kind: str, items: Sequence[Any]) -> Table:
+def listed(kind: str, items: Sequence[object]) -> Table:
     """Return the value of a list.
 
     Args:

@@ -145,11 +145,11 @@ class FlatbufferWriter:
         self._size += len(data)
 
 
-def _size(content: Any) -> int:
+def _size(content: object) -> int:
     return _ONE[content.kind].size if isinstance(content, Number) else _OFFSET.size
 
 
-def write(schema: Schema, content: Mapping[str, Any]) -> bytes:
+def write(schema: Schema, content: Mapping[str, object]) -> bytes:
     """Return the flatbuffer of a schema's root table.
 
     Args:

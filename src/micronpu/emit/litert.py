@@ -113,7 +113,7 @@ class LiteRtEmitter:
         builtin: str,
         *,
         options: str = "",
-        fields: Mapping[str, Any] | None = None,
+        fields: Mapping[str, object] | None = None,
         inputs: Sequence[int | LiteRtTensor] | None = None,
         outputs: Sequence[LiteRtTensor] | None = None,
         version: int = 1,
@@ -186,7 +186,7 @@ class LiteRtEmitter:
         return self._codes[key]
 
 
-def add_tensor(model: Any, graph: Any, name: str, type: TensorType, data: Array | None = None) -> int:
+def add_tensor(model: object, graph: Any, name: str, type: TensorType, data: Array | None = None) -> int:
     """Append a tensor to a graph of a model in LiteRT's object form; return its index."""
     table = schema.TensorT()
     table.name, table.type = name, _TYPES[type.dtype]

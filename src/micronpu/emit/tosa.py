@@ -123,7 +123,7 @@ class TosaEmitter:
     # -- operators
 
     def add(
-        self, name: str, inputs: Sequence[TosaTensor], shape: Sequence[int], dtype: str, *arguments: Any
+        self, name: str, inputs: Sequence[TosaTensor], shape: Sequence[int], dtype: str, *arguments: object
     ) -> TosaTensor:
         """Append a TOSA operator for the current node and return its result; see `TosaOperator`."""
         self._count += 1
@@ -137,7 +137,7 @@ class TosaEmitter:
         self._operators.append(TosaOperator(name, tuple(inputs), output, arguments, self._node_index))
         return output
 
-    def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
+    def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: object) -> TosaTensor:
         """A binary operator; missing leading axes of an operand are added."""
         operands, shape = self._aligned(x, z)
         return self.add(name, operands, shape, dtype, *arguments)

@@ -130,7 +130,7 @@ def _write_operator(writer: FlatbufferWriter, operator: TosaOperator) -> int:
     return writer.table(fields)
 
 
-def _argument(value: Any) -> Number | Vector:
+def _argument(value: object) -> Number | Vector:
     if isinstance(value, bytes):
         return Vector("bytes", value)
     if isinstance(value, (list, tuple)):

@@ -26,7 +26,7 @@ from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard, schema_of
 
 
-def check_callback(callback: Any) -> None:
+def check_callback(callback: object) -> None:
     """Raise `OptionError` if a progress callback is not callable."""
     if callback is not None and not callable(callback):
         what = f"`callback` is of type {type(callback).__name__}; it is a function of the step's name and its progress."
@@ -81,7 +81,7 @@ def check_results(module: GraphModule) -> None:
         raise ModelError(what, hint="return its parts, as in `values, indices = torch.sort(x)`")
 
 
-def _named_tuple(spec: Any) -> str:
+def _named_tuple(spec: object) -> str:
     """Return a name such as ``torch.return_types.sort`` if a specification of results contains such a tuple, or ""."""
     kind = getattr(spec, "type", None)
     if getattr(kind, "__module__", "") == "torch.return_types":
@@ -142,7 +142,7 @@ def check_evaluation_mode(module: nn.Module, name: str = "", model: str = "") ->
             check_evaluation_mode(inner, f"{name}.{part}" if name else part, model)
 
 
-def check_is_no_state_dict(model: Any) -> None:
+def check_is_no_state_dict(model: object) -> None:
     """Raise `ModelError` if a model is a dictionary of weights, as torch.load returns it, or holds one."""
     for value in model.values() if isinstance(model, Mapping) else ():
         inner = list(value.values()) if isinstance(value, Mapping) else [value]
@@ -151,7 +151,7 @@ def check_is_no_state_dict(model: Any) -> None:
             raise ModelError(what, hint="model = Net(); model.load_state_dict(weights); compile(model.eval(), ...)")
 
 
-def check_module(model: Any) -> None:
+def check_module(model: object) -> None:
     """Raise `ModelError` if a model is no module, or one that torch.export does not take or would change."""
     check_is_no_state_dict(model)
     if not isinstance(model, nn.Module):

@@ -203,16 +203,16 @@ class _Loop:
                 state = [new if counts else kept for new, kept, counts in zip(made, results, self._counts, strict=True)]
         _replace(node, results)
 
-    def _kept(self, active: Node, new: Any, old: Any) -> Any:
+    def _kept(self, active: Node, new: Any, old: object) -> Any:
         if new is old:
             return new
         return called(self._module, CHOICE, (active, new, old), value_of(new))
 
-    def _inlined(self, graph: GraphModule, state: Sequence[Any]) -> list[Any]:
+    def _inlined(self, graph: GraphModule, state: Sequence[object]) -> list[Any]:
         return _listed(inlined(self._module, graph, [*state, *self._given]))
 
 
-def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) -> Any:
+def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[object]) -> Any:
     """Copy the operators of a branch, a step or a region into the graph of the module; return what it returns."""
     copies: dict[Node, Any] = {}
     waiting = iter(operands)
@@ -262,7 +262,7 @@ def _is_plain(node: Node, *graphs: GraphModule) -> bool:
     )
 
 
-def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value: Any) -> Node:
+def called(module: GraphModule, overload: str, arguments: tuple[object, ...], value: object) -> Node:
     """Append an operator with the source line of its first operand, and return it."""
     made = calls_into(module.graph)(overload, *arguments)
     meta: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
@@ -271,11 +271,11 @@ def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value
     return made
 
 
-def _listed(results: Any) -> list[Any]:
+def _listed(results: object) -> list[Any]:
     return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
-def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
+def _results(graph: GraphModule, given: Sequence[object]) -> list[Any]:
     return _listed(Run(graph, functools.partial(_known_step, graph)).run(*given))
 
 
@@ -284,7 +284,7 @@ def _known_step(module: GraphModule, node: Node) -> Step:
     return step if node.op == "output" else functools.partial(_computed, node, step)
 
 
-def _computed(node: Node, step: Step, values: Mapping[Node, Any]) -> Any:
+def _computed(node: Node, step: Step, values: Mapping[Node, object]) -> Any:
     """Return the value of a node if its operands are known; for `and`, if one operand is known to be false."""
     operands = [values[n] for n in node.all_input_nodes]
     if any(value is _UNKNOWN for value in operands):
@@ -311,7 +311,7 @@ class _Constants:
         self._module, self._written = module, written
         self._inputs = dict.fromkeys(module.graph.find_nodes(op="placeholder"), _UNKNOWN)
 
-    def value(self, operand: Any) -> Any:
+    def value(self, operand: object) -> Any:
         """Return the value of an operand: a node or a number."""
         if not isinstance(operand, Node):
             return operand

@@ -35,7 +35,7 @@ from micronpu.upstream.session import random_kept
 from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leaves, tree_map
 
 
-def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
+def called_by_name(model: object, examples: Mapping[str, object]) -> tuple[nn.Module, tuple[Any, ...]]:
     """Return a module that takes the same inputs in order, and these inputs."""
     if not isinstance(model, nn.Module):
         what = f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order."
@@ -51,7 +51,7 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
         ) from error
     forward = type(model).forward
 
-    def ordered(self: nn.Module, *given: Any) -> Any:
+    def ordered(self: nn.Module, *given: object) -> Any:
         return forward(self, **dict(zip(names, given, strict=True)))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD  # torch.export names the inputs of the program by it
@@ -60,7 +60,7 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
     return with_forward(model, ordered), tuple(examples.values())
 
 
-def input_names(model: Any) -> tuple[str, ...]:
+def input_names(model: object) -> tuple[str, ...]:
     """Return the names of the inputs of a module that `called_by_name` made; () for another model."""
     return getattr(getattr(type(model), "forward", None), "input_names", ())
 
@@ -76,7 +76,7 @@ def results_by_name(results: Any) -> Any:
     return type(results)(map(results_by_name, results)) if type(results) in (tuple, list) else results
 
 
-def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+def with_forward(model: nn.Module, forward: Callable[..., object]) -> nn.Module:
     """Return a shallow copy of the user's module with another forward; parameters and names of buffers are the same."""
     owner = copy.copy(model)
     owner.__dict__ = dict(model.__dict__)
@@ -89,7 +89,7 @@ def rows_in_order(data: Any, names: Iterable[str]) -> Any:
     """Return calibration data with inputs by name in the order of the inputs, other data unchanged; check all names."""
     names = tuple(names)
 
-    def row(value: Any) -> Any:
+    def row(value: object) -> Any:
         if isinstance(value, list):
             return [row(one) for one in value]
         if not isinstance(value, Mapping):
@@ -311,11 +311,11 @@ def as_exported(model: nn.Module) -> Iterator[list[str]]:
     attributes: list[tuple[str, Any, Any]] = []
     changed: list[str] = []
 
-    def note(module: nn.Module, args: Any) -> None:
+    def note(module: nn.Module, args: object) -> None:
         before[:] = [(of, n, v) for of in model.modules() for n, v in buffers_of(of).items() if v is not None]
         attributes[:] = () if torch.compiler.is_dynamo_compiling() else _attributes_of(model)
 
-    def write(module: nn.Module, args: Any, result: Any) -> Any:
+    def write(module: nn.Module, args: Any, result: object) -> Any:
         every = [(*of, buffers_of(of[0]).get(of[1])) for of in before]
         new = [of for of in every if of[3] is not None and of[3] is not of[2]]
         old = [value for _, _, value, _ in new]
@@ -382,7 +382,7 @@ _STAND_INS = torch.library.Library("micronpu", "FRAGMENT")
 """Placeholder operators for recurrent layers: they compute shapes only."""
 
 
-def _recurrent_shapes(input: torch.Tensor, hx: Any, *more: Any) -> tuple[torch.Tensor, ...]:
+def _recurrent_shapes(input: torch.Tensor, hx: Any, *more: object) -> tuple[torch.Tensor, ...]:
     """Return results of a recurrent layer that have shapes but no values; the arguments are `_ARGUMENTS`."""
     *_, bidirectional, batch_first = more
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
@@ -402,7 +402,7 @@ _LAYERS = {name: getattr(torch.ops.aten, name).input for name in (layer.split(".
 _SHAPES = {name: _stand_in(name) for name in _LAYERS}
 
 
-def by_shape(operator: Any) -> Any:
+def by_shape(operator: object) -> Any:
     """Return the function that computes result shapes of an operator, for recurrent layers without their steps."""
     return next((_SHAPES[name] for name, layer in _LAYERS.items() if layer is operator), operator)
 
@@ -416,7 +416,7 @@ class _RecurrencesByShape(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(function, "__name__", "")
         # Layers also accept packed sequences; the fourth argument of padded ones is `has_biases`.

@@ -39,7 +39,7 @@ class Exported:
 
 
 def exported(
-    model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor, also: Collection[str] = ()
+    model: nn.Module | ExportedProgram, example_inputs: Sequence[object] | torch.Tensor, also: Collection[str] = ()
 ) -> Exported:
     """Return the model as a checked graph; its states are further inputs and outputs.
 
@@ -131,7 +131,7 @@ def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torc
     return graph_module(export(own, examples) if program is None else program)
 
 
-def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
+def graph_module(program: object, convert_floats: bool = True) -> GraphModule:
     """Return an exported program as a module with its weights, in float32 if ``convert_floats``; a module unchanged."""
     if isinstance(program, GraphModule):
         return program
@@ -155,7 +155,7 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
     raise ModelError(what, hint="export it first: torch.export.export(model, inputs)")
 
 
-def is_exported(model: Any) -> bool:
+def is_exported(model: object) -> bool:
     """Return True if a model is a module that this package has exported, which need not be exported again."""
     return isinstance(model, GraphModule) and bool(EXPORTED.of(model))
 
@@ -165,7 +165,7 @@ def is_float(module: GraphModule) -> bool:
     return not any(map(is_conversion, module.graph.nodes)) and not _observers(module)
 
 
-def is_quantized(model: Any) -> bool:
+def is_quantized(model: object) -> bool:
     """Return True if a model is a graph, or an exported one, with observers or quantization."""
     graph = model.graph_module if isinstance(model, ExportedProgram) else model
     return isinstance(graph, GraphModule) and not is_float(graph)
@@ -211,7 +211,7 @@ def _specialize(model: GraphModule, *inputs: torch.Tensor) -> None:
     """Run a module on fake inputs; record shapes, and sizes that are now numbers."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def recorded(n: Node, result: Any, _: object) -> Any:
+    def recorded(n: Node, result: object, _: object) -> Any:
         if n.op == "get_attr" and isinstance(result, torch.Tensor):
             result = mode.from_tensor(result)
         if isinstance(result, int) and not isinstance(result, bool):

@@ -237,7 +237,7 @@ def _convert(module: GraphModule) -> None:
     module.recompile()
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> Any:
     if isinstance(value, nn.Parameter):
         return value if value.dtype not in _OTHER else nn.Parameter(in_float32(value.data), value.requires_grad)
     if isinstance(value, torch.Tensor):

@@ -111,7 +111,7 @@ class Body:
         return cls(nodes, nodes[0], clamp) if written is None else cls(written.nodes, result, None, written)
 
 
-def path_to_constant(view: ProgramView, source: Any) -> list[Node]:
+def path_to_constant(view: ProgramView, source: object) -> list[Node]:
     """Return a float operand and the nodes behind it to the constant that dequantize and transposes make it of.
 
     The constant is the last one; without a constant the list is empty.
@@ -204,7 +204,7 @@ class QuantizedNode(NodeArguments):
     def tensors(self, operand: str) -> list[Tensor]:
         return [self.activation_of(n) for n in self._given(operand)]
 
-    def activation_of(self, source: Any) -> Tensor:
+    def activation_of(self, source: object) -> Tensor:
         """Return an operand. All operands and the result have the same dtype."""
         tensor = self._importer.activation(source, self.node)
         if tensor.type.dtype is not self._output.dtype:
@@ -250,7 +250,7 @@ class Importer:
 
     # -- interface for importers of operators
 
-    def activation(self, source: Any, reader: Node) -> Tensor:
+    def activation(self, source: object, reader: Node) -> Tensor:
         """Return the integer tensor of a float operand."""
         if not isinstance(source, Node):
             raise UnsupportedError(
@@ -281,7 +281,7 @@ class Importer:
             self.values[integers] = self.builder.input(type)
         return self.values[integers]
 
-    def integers(self, source: Any, reader: Node) -> Tensor:
+    def integers(self, source: object, reader: Node) -> Tensor:
         """Return an int32 operand that is no activation; a list with one element means that element."""
         if isinstance(source, (list, tuple)) and len(source) == 1:
             (source,) = source
@@ -294,7 +294,7 @@ class Importer:
             )
         return self.values[source]
 
-    def weight(self, source: Any, reader: Node) -> tuple[Array, QParams]:
+    def weight(self, source: object, reader: Node) -> tuple[Array, QParams]:
         """Return the int8 constant of an operand; transposes between them are applied."""
         if not (path := path_to_constant(self.view, source)):
             what = f"The weights of `{reader.name}` are computed at run time."
@@ -312,7 +312,7 @@ class Importer:
             data, qparams = data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
         return data, qparams
 
-    def float_constant(self, source: Any, reader: Node) -> Array:
+    def float_constant(self, source: object, reader: Node) -> Array:
         """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""
         path = path_to_constant(self.view, source)[:2]
         if len(path) == 1:

@@ -159,7 +159,7 @@ def _take_integers(holder: Node, dtype: torch.dtype) -> None:
         substitute(quantize, holder)
 
 
-def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:
+def _take_bytes(holder: Node, given: object, wanted: object) -> None:
     """Make an int8 input of the program uint8.
 
         x8 -> ..        xu8 -> dequantize -> quantize -> x8 -> ..
@@ -174,7 +174,7 @@ def _take_bytes(holder: Node, given: Any, wanted: Any) -> None:
         reader.replace_input_with(holder, made)
 
 
-def _requantized(x: Node, given: Any, wanted: Any) -> Node:
+def _requantized(x: Node, given: object, wanted: object) -> Node:
     real = add_dequantize(x, stored_as(given))
     with x.graph.inserting_after(real):
         return add_quantize(real, stored_as(wanted))

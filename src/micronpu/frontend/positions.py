@@ -30,7 +30,7 @@ class Count(NamedTuple):
     step: int | None  # None if unknown
 
 
-def is_position(node: Any) -> bool:
+def is_position(node: object) -> bool:
     """Return True if a value holds integers that can be positions."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(value, torch.Tensor) and value.dtype in _INTEGERS
@@ -59,12 +59,12 @@ def _same(node: Node) -> Node | None:
     return None
 
 
-def _elements(node: Any) -> int:
+def _elements(node: object) -> int:
     value = value_of(node) if isinstance(node, Node) else None
     return value.numel() if isinstance(value, torch.Tensor) else 0
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: object) -> bool:
     """Return True if an operand contains only zeros."""
     if not isinstance(value, Node):
         return isinstance(value, (int, float)) and value == 0
@@ -122,13 +122,13 @@ def not_negative(module: GraphModule) -> set[Node]:
         kept = stay
 
 
-def _fits(operand: Any, found: Collection[Node]) -> bool:
+def _fits(operand: object, found: Collection[Node]) -> bool:
     if isinstance(operand, (list, tuple)):
         return all(_fits(o, found) for o in operand)
     return operand in found if isinstance(operand, Node) else _number(operand) >= 0
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else -1.0
 
 

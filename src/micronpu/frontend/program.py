@@ -68,7 +68,7 @@ def overload_of(name: str) -> OpOverload:
     return found
 
 
-def in_torch(argument: Any) -> Any:
+def in_torch(argument: object) -> Any:
     """Return torch's dtype of an element type, or any other argument of an operator unchanged."""
     return getattr(torch, argument.value) if isinstance(argument, DType) else argument
 
@@ -76,7 +76,7 @@ def in_torch(argument: Any) -> Any:
 def calls_into(graph: Graph) -> Callable[..., Node]:
     """Return a function that appends operators to a graph by the names of their overloads, for `micronpu.ops`."""
 
-    def call(overload: str, *args: Any, **named: Any) -> Node:
+    def call(overload: str, *args: object, **named: object) -> Node:
         given = tuple(map(in_torch, args)), {name: in_torch(value) for name, value in named.items()}
         return graph.call_function(overload_of(overload), *given)
 
@@ -179,7 +179,7 @@ def add_quantize(x: Node, qparams: Sequence[Any]) -> Node:
     return _conversion(torch.ops.quantized_decomposed.quantize_per_tensor.default, x, qparams, qparams[-1])
 
 
-def add_dequantize(x: Node, qparams: Sequence[Any]) -> Node:
+def add_dequantize(x: Node, qparams: Sequence[object]) -> Node:
     """Add a node that dequantizes a value; see `add_quantize`."""
     return _conversion(torch.ops.quantized_decomposed.dequantize_per_tensor.default, x, qparams, torch.float32)
 
@@ -253,7 +253,7 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_and_defaults(overload: Any) -> tuple[tuple[str, ...], dict[str, Any], dict[str, list[Any]]]:
+def _names_and_defaults(overload: OpOverload) -> tuple[tuple[str, ...], dict[str, Any], dict[str, list[Any]]]:
     """Return the names of an operator's arguments, their defaults, and those of these that are lists, to be copied."""
     schema = schema_of(overload).arguments
     defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
@@ -305,7 +305,7 @@ def quantized_from(node: Node) -> Any:
     return node.args[0] if is_quantize(node) else node
 
 
-def integers_behind(node: Any) -> Any:
+def integers_behind(node: object) -> Any:
     """Return the integer operand of a dequantize; anything else itself."""
     return node.args[0] if isinstance(node, Node) and is_dequantize(node) else node
 
@@ -520,7 +520,7 @@ class ProgramView:
         """Return True if a partition returns its result ``node`` in channels-last order."""
         return _is_kept_channels_last(node) if self._keeps_order else leaves_channels_last(node)
 
-    def constant(self, node: Any) -> torch.Tensor | None:
+    def constant(self, node: object) -> torch.Tensor | None:
         return self._constants.get(node) if isinstance(node, Node) else None
 
     def array(self, node: Node) -> Array:

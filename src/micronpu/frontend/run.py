@@ -44,7 +44,7 @@ Hook: TypeAlias = Callable[[Node, Any, Mapping[Node, Any]], Any]
 _NOTHING: Mapping[Node, Any] = MappingProxyType({})
 
 
-def step_of(module: GraphModule, node: Node, function: Callable[..., Any] | None = None) -> Step:
+def step_of(module: GraphModule, node: Node, function: Callable[..., object] | None = None) -> Step:
     """Return the function that computes a node, which is no input: by ``function`` if given, or else by its own."""
     # Partial functions, as the cells of a closure per node make Python's garbage collector slow.
     if node.op == "get_attr":
@@ -64,7 +64,7 @@ def copying_step(module: GraphModule, node: Node) -> Step:
     return step_of(module, node, functools.partial(_copying, node.target) if is_mutable(node) else None)
 
 
-def called(node: Node, values: Mapping[Node, Any]) -> Any:
+def called(node: Node, values: Mapping[Node, object]) -> Any:
     """Return the result of a call for values of its operands; one that it writes into is copied."""
     function = functools.partial(_copying, node.target) if is_mutable(node) else _function(node)
     return _called(function, node.args, node.kwargs, values)
@@ -90,7 +90,7 @@ def truncated_quotient(x: Any, divisor: Any, rounding_mode: str = "trunc") -> to
     return torch.where(negates, -quotient, quotient)
 
 
-def _attribute(module: GraphModule, node: Node, _: Mapping[Node, Any]) -> Any:
+def _attribute(module: GraphModule, node: Node, _: Mapping[Node, object]) -> Any:
     return read(module, node)
 
 
@@ -103,7 +103,7 @@ def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     return function(first.clone() if isinstance(first, torch.Tensor) else first, *args, **kwargs)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
@@ -142,20 +142,20 @@ class Run:
         self._plan = [(n, None if n.op == "placeholder" else step(n), n in once, frees.get(n, ())) for n in nodes]
         self._fixed: Values = {}
 
-    def run(self, *inputs: Any, behind: Hook | None = None) -> Any:
+    def run(self, *inputs: object, behind: Hook | None = None) -> Any:
         values = dict(self._fixed)
         for _ in self.each(values, *self._graph.process_inputs(*inputs), behind=behind):
             pass
         return self._graph.process_outputs(values[self._wanted[0]])
 
-    def values(self, known: Mapping[Node, Any] = _NOTHING, *inputs: Any, behind: Hook | None = None) -> Values:
+    def values(self, known: Mapping[Node, object] = _NOTHING, *inputs: object, behind: Hook | None = None) -> Values:
         """Return the values of the wanted nodes."""
         values = {**self._fixed, **known}
         for _ in self.each(values, *inputs, behind=behind):
             pass
         return {node: values[node] for node in self._wanted}
 
-    def each(self, values: Values, *inputs: Any, behind: Hook | None = None) -> Iterator[Node]:
+    def each(self, values: Values, *inputs: object, behind: Hook | None = None) -> Iterator[Node]:
         """Compute values in place, and yield each node before its operands are freed."""
         given = iter(inputs)
         for node, step, is_fixed, frees in self._plan:
@@ -195,7 +195,7 @@ def evaluate(module: GraphModule, value: Any) -> Any:
     return torch.fx.map_arg(value, values.__getitem__)
 
 
-def _detached(node: Node, value: Any, _: Mapping[Node, Any]) -> Any:
+def _detached(node: Node, value: object, _: Mapping[Node, object]) -> Any:
     return value.detach() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
 
 
@@ -272,7 +272,7 @@ def is_pointwise(node: Node) -> bool:
     return is_one and not schema_of(overload).is_mutable and not program.is_random(node)
 
 
-def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], Any]) -> Steps:
+def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], object]) -> Steps:
     """Return the steps from operands, which all are the same tensor, to the last member."""
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
     args = [tuple(places.get(a, number(a)) if isinstance(a, Node) else a for a in node.args) for node in members]

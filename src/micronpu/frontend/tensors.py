@@ -59,14 +59,14 @@ def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         waiting += [(path_to(path, key), value) for key, value in held.items()]
 
 
-def _is_of_process(part: Any) -> bool:
+def _is_of_process(part: object) -> bool:
     """Return True for classes, modules, and objects of the standard library such as loggers, which reach all others."""
     home, is_module = type(part).__module__.partition(".")[0], isinstance(part, nn.Module)  # of the user's `signal.py`
     is_standard = home in sys.stdlib_module_names and home not in ("types", "argparse", "collections") and not is_module
     return isinstance(part, type | ModuleType | Graph | Node) or (is_standard and hasattr(part, "__dict__"))
 
 
-def path_to(path: str, key: Any) -> str:
+def path_to(path: str, key: object) -> str:
     """Return the path of an item or attribute, such as ``cache.keys[0]``."""
     return f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
 
@@ -147,7 +147,7 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     return node
 
 
-def replace_each(model: GraphModule, find: Callable[[Node], Any]) -> bool:
+def replace_each(model: GraphModule, find: Callable[[Node], object]) -> bool:
     """Replace each node for which a function returns another value, in place; return true if there was any."""
     changed = False
     for node in list(model.graph.nodes):
@@ -172,7 +172,7 @@ def read(model: nn.Module, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(model)
 
 
-def put(root: nn.Module, path: str, value: Any) -> None:
+def put(root: nn.Module, path: str, value: object) -> None:
     """Set an attribute, creating modules on its path; a shared tensor has several names."""
     *parents, name = path.split(".")
     for part in parents:
@@ -185,20 +185,20 @@ def put(root: nn.Module, path: str, value: Any) -> None:
         setattr(root, name, value)
 
 
-def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
+def attribute(model: GraphModule, node: object) -> torch.Tensor | None:
     """Return the tensor that a ``get_attr`` node reads; None for other operands."""
     value = read(model, node) if isinstance(node, Node) and node.op == "get_attr" else None
     return value if isinstance(value, torch.Tensor) else None
 
 
-def number(model: GraphModule, operand: Any) -> float | None:
+def number(model: GraphModule, operand: object) -> float | None:
     """Return the finite number that an operand is, or the constant of one element; None for others."""
     known = attribute(model, operand) if isinstance(operand, Node) else None
     value = known.item() if isinstance(known, torch.Tensor) and known.numel() == 1 else operand
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def is_constant(node: Any) -> bool:
+def is_constant(node: object) -> bool:
     """True if a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
     return isinstance(node, Node) and all(
         n.op == "get_attr" or (n.op == "call_function" and n.all_input_nodes)
@@ -216,7 +216,7 @@ def constant_nodes(model: GraphModule) -> set[Node]:
     return found
 
 
-def is_trained(model: GraphModule, node: Any) -> bool:
+def is_trained(model: GraphModule, node: object) -> bool:
     """True if a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
     value = attribute(model, node)
     return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(IN_TRAINING.of(model))
@@ -421,7 +421,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
     mine = {holders[s.node] for s in states.values}
     first = next(n for n in graph.nodes if n.op != "placeholder")
 
-    def safe(node: Any) -> Any:
+    def safe(node: object) -> Any:
         if not isinstance(node, Node) or not _is_read_from(node, mine):
             return node
         with graph.inserting_before(output):

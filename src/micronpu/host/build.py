@@ -461,7 +461,7 @@ def _run(command: Sequence[str], doing: str) -> str:
 
 
 def load_library(
-    path: Path, what: str, version: str, wanted: int, functions: Mapping[str, tuple[Any, ...]]
+    path: Path, what: str, version: str, wanted: int, functions: Mapping[str, tuple[object, ...]]
 ) -> ctypes.CDLL:
     """Load a library that micronpu has built.
 

@@ -323,7 +323,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
     return cuts
 
 
-def _copy(record: Any) -> Any:
+def _copy(record: object) -> Any:
     """Shallow copy of a record of the object API: callers replace its lists but do not modify them."""
     twin = object.__new__(type(record))
     twin.__dict__.update(record.__dict__)

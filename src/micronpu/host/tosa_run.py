@@ -172,7 +172,7 @@ def list_of(call: TosaCall, field: int) -> tuple[int, ...]:
 # --- changes of scale ---
 
 
-def _scaled(x: Array, multiplier: Any, shift: Any, *, double: bool = False) -> Array:
+def _scaled(x: Array, multiplier: Array, shift: Array | int, *, double: bool = False) -> Array:
     """``x * multiplier * 2**-shift`` to nearest with ties up; ``double`` rounds twice: ties of large shifts away from
     zero."""
     half = np.int64(1) << (shift - 1)
@@ -271,7 +271,7 @@ def each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
     return lambda call, operands: compute(*(_wide(a) if wide else a for a in operands))
 
 
-def along_axis(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
+def along_axis(compute: Callable[..., object], *, wide: bool = False) -> Compute:
     """Apply a NumPy function along an axis, keeping it with size 1."""
 
     def along(call: TosaCall, operands: Sequence[Array]) -> Array:

@@ -127,7 +127,7 @@ class Writer(AtenArguments, Protocol):
     def row_size(self) -> float:
         """Size of the largest row of a norm during calibration."""
 
-    def __call__(self, overload: str, *arguments: Any) -> Float:
+    def __call__(self, overload: str, *arguments: object) -> Float:
         """Append an operator and return its result."""
 
     def constant(self, value: float | Array, before: Float = None) -> Float:
@@ -149,7 +149,7 @@ class Writer(AtenArguments, Protocol):
     def kept(self) -> Float:
         """Keep the operator and return its result; operators written later follow it."""
 
-    def beside(self, x: Float, overload: str, *arguments: Any) -> Float:
+    def beside(self, x: Float, overload: str, *arguments: object) -> Float:
         """Append an operator next to the one that computes x and return its result; equal requests share one operator.
 
         It is inserted after x if it reads x, otherwise before x.
@@ -158,7 +158,7 @@ class Writer(AtenArguments, Protocol):
     def once(self, x: Float, make: Callable[[], Float | None]) -> Float | None:
         """Return the cached result of ``make`` for x; ``make`` is called at most once for each x."""
 
-    def change(self, x: Float, **arguments: Any) -> Float:
+    def change(self, x: Float, **arguments: object) -> Float:
         """Return x after changing arguments, given by schema name, of the operator that computes it.
 
         Only the operator to be replaced may read x.  Arrays become constants.
@@ -173,7 +173,7 @@ class Writer(AtenArguments, Protocol):
     def kept_or_zero(self, number: Float, x: Float) -> Float:
         """Multiply a value by a number that is 0 or 1; the product keeps the value's qparams."""
 
-    def with_qparams(self, x: Float, quantization: Any) -> Float:
+    def with_qparams(self, x: Float, quantization: object) -> Float:
         """Give x the fixed qparams of a rule (`micronpu.ir.op.QuantizationRule`) regardless of calibration."""
 
     def number(self, x: Float) -> Float | None:

@@ -119,7 +119,7 @@ def from_aten(
         arguments: operand name = schema argument name, if they differ (``x="self"`` is the default).
     """
 
-    def mark(method: Any) -> Any:
+    def mark(method: object) -> Any:
         function = getattr(method, "__func__", method)
         names = tuple(({"x": "self"} | arguments).items())
         pending = vars(function).get("_aten_imports", [])

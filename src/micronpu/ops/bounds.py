@@ -15,11 +15,11 @@ from micronpu.ir.lowering import Writer, facts_of
 _FARTHEST = 16  # maximum depth of the analysis
 
 
-def never_negative(write: Writer, operand: Any) -> bool:
+def never_negative(write: Writer, operand: object) -> bool:
     """True if every element is non-negative for any inputs; False if unknown."""
     known: dict[Any, Interval] = {}
 
-    def of(operand: Any, depth: int = _FARTHEST) -> Interval:
+    def of(operand: object, depth: int = _FARTHEST) -> Interval:
         if isinstance(operand, (int, float)):
             return (float(operand), float(operand))
         constant = write.stored(operand)
@@ -37,7 +37,7 @@ def never_negative(write: Writer, operand: Any) -> bool:
 # ---------------------------------------------------------------- rules
 
 
-def jumps_at(*numbers: Any) -> Jumps:
+def jumps_at(*numbers: object) -> Jumps:
     """Return the jumps at numbers, of which those that are computed or not finite are left out."""
     known = [float(np.float32(n)) for n in numbers if isinstance(n, (int, float)) and math.isfinite(n)]
     return frozenset((number, 0.0) for number in known)

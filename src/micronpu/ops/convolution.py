@@ -476,7 +476,7 @@ def into_layer(write: Writer, x: Float, scale: Row, shift: Row) -> bool:
     return True
 
 
-def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
+def line_of_layer(write: Writer, x: Float, scale: object, shift: object) -> Float:
     """layer(x, w, b) * scale + shift -> layer(x, w', b'), for constants of one element or one for each channel"""
     layer = write.call(x)
     if layer is None or layer.overload not in _LAYERS:

@@ -163,7 +163,7 @@ _ALONG_GIVEN = {
 
 
 def axis_behind(
-    overload: str, given: Given, varying: Sequence[Any], axis: int, result: Sequence[int], shape: Shape
+    overload: str, given: Given, varying: Sequence[object], axis: int, result: Sequence[int], shape: Shape
 ) -> int | None:
     """Return the axis of the result of which each index depends on the same index of an operand's axis alone.
 
@@ -227,7 +227,7 @@ def _along(overload: str, given: Given, before: Sequence[int], shape: Shape) -> 
     return {int(d) % rank for d in (found if isinstance(found, (list, tuple)) else [found])}
 
 
-def _product(given: Given, x: Any, axis: int, rank: int, shape: Shape) -> int | None:
+def _product(given: Given, x: object, axis: int, rank: int, shape: Shape) -> int | None:
     """A product with a matrix that is the same for all indices of the axis."""
     one, other = list(given.values())[:2]
     before, matrix = shape(x), shape(other if x is one else one)
@@ -236,7 +236,7 @@ def _product(given: Given, x: Any, axis: int, rank: int, shape: Shape) -> int | 
     return axis if is_shared and axis != summed and rank == len(before) else None
 
 
-def _einsum(given: Given, x: Any, axis: int) -> int | None:
+def _einsum(given: Given, x: object, axis: int) -> int | None:
     before, _, after = str(given["equation"]).replace(" ", "").partition("->")
     places = [i for i, operand in enumerate(given["tensors"]) if operand is x]
     if len(places) != 1 or not after or "." in before:

@@ -82,7 +82,7 @@ class ArgMax(Op):
             x = transposed(node, x, (*(i for i in range(rank) if i != axis), axis))
         return reshaped(node, node.emit(cls(node.overload.startswith("argmin")), x), node.shape)
 
-    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, x: object) -> Any:
         """The index has its own type there, and is moved to the range of int8."""
         found = emit.aten("argmin.default" if self.smallest else "argmax.default", x, -1, False)
         moved = emit.aten("add.Tensor", found, emit.constant(np.array(DType.INT8.limits[0], np.int64)))
@@ -146,7 +146,7 @@ class GatherRows(Op):
             raise UnsupportedError(what, hint=LOOKUP_HINT)
         return node.emit(cls(), node.integers("x"), node.tensor("table"))
 
-    def to_aten(self, emit: Any, node: Node, indices: Any, table: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, indices: object, table: object) -> Any:
         return emit.aten("embedding.default", table, indices)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:

@@ -209,7 +209,7 @@ def _mean(write: Writer, x: Float, axes: Sequence[int], shift: float = 0.0) -> F
     return write("add.Tensor", mean, write.constant(shift)) if shift else mean
 
 
-def _affine(write: Writer, x: Float, weight: Any, bias: Any, shape: list[int] | None) -> Float:
+def _affine(write: Writer, x: Float, weight: object, bias: object, shape: list[int] | None) -> Float:
     """x * weight + bias, both reshaped if a shape is given."""
     for overload, operand in (("mul.Tensor", weight), ("add.Tensor", bias)):
         if operand is not None:

@@ -146,7 +146,7 @@ class _Extreme(Reduction):
     def reference(self, y: TensorType, x: Value) -> Array:
         return np.asarray(self.extreme.reduce(x.data, axis=self.axes, keepdims=self.keep))
 
-    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, x: object) -> Any:
         return emit.aten(f"{self.name}.default", x, list(self.axes), self.keep)
 
     @classmethod

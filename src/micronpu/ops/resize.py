@@ -84,7 +84,7 @@ class ResizeNearest(_Resize):
     def build(cls, node: AtenNode) -> Tensor:
         return _import(node, cls, half_pixel_centers="exact" in node.overload)
 
-    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, x: object) -> Any:
         for axis, size in zip((1, 2), self.size, strict=True):
             before = node.inputs[0].shape[axis]
             sources = self.sources(before, size)

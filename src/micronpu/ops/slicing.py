@@ -74,7 +74,7 @@ class Slice(Op):
     def build_select(cls, node: AtenNode) -> Tensor:
         return reshaped(node, _from(node, "index", 1), node.shape)
 
-    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, x: object) -> Any:
         for axis, (begin, size, whole) in enumerate(zip(self.begin, self.size, node.inputs[0].shape, strict=True)):
             if size != whole:
                 x = emit.aten("slice_copy.Tensor", x, axis, begin, begin + size)
@@ -254,7 +254,7 @@ class Concat(Op):
         tensors = node.tensors("tensors")
         return node.emit(cls(axis_of(node, "dim", len(node.shape))), *tensors)
 
-    def to_aten(self, emit: Any, node: Node, *operands: Any) -> Any:
+    def to_aten(self, emit: Any, node: Node, *operands: object) -> Any:
         return emit.aten(CONCATENATION, list(operands), self.axis)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

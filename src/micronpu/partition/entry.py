@@ -122,7 +122,7 @@ def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> N
     return node
 
 
-def _into(mode: Any, value: Any) -> Any:
+def _into(mode: Any, value: object) -> Any:
     """Return a fake tensor with the same shape in the fake mode of another program."""
     if mode is None or not isinstance(value, torch.Tensor):
         return value
@@ -180,12 +180,12 @@ SENTENCE = "Tensors between NPU and host are contiguous or channels-last in memo
 _HINT = "micronpu.compile, which reorders it, or contiguous example inputs"
 
 
-def is_in_order(value: Any) -> bool:
+def is_in_order(value: object) -> bool:
     """Return True if ExecuTorch derives an order from the strides that a payload can express."""
     return not isinstance(value, torch.Tensor) or axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST)
 
 
-def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
+def order_inputs(module: GraphModule, inputs: Collection[object]) -> None:
     """Copy inputs that are contiguous, but with the strides of another order on axes of size 1, in place.
 
         x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
@@ -287,7 +287,7 @@ class DevicePartitioner(Partitioner):
 
     backend: type[BackendDetails]
 
-    def __init__(self, device: Device, delegation_spec: DelegationSpec, preserve_ops: Sequence[Any] = ()) -> None:
+    def __init__(self, device: Device, delegation_spec: DelegationSpec, preserve_ops: Sequence[object] = ()) -> None:
         super().__init__()
         # Importing it registers the out variants of quantize and dequantize, which remain at the boundary of the core
         # part.
@@ -396,7 +396,7 @@ def _decomposed_operators() -> frozenset[Any]:
     return decomposed | {reshape_copy()}
 
 
-def _overload(op: Any) -> str:
+def _overload(op: object) -> str:
     """Return name with overload of an ATen operator, as `overload_name` does."""
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         what = f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator."

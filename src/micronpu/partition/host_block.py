@@ -124,12 +124,14 @@ class _Shapes:
         found: torch.Tensor = self._once(torch.empty_strided, tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
         return found
 
-    def of(self, shape: Sequence[int], dtype: torch.dtype, layout: Any = torch.contiguous_format) -> torch.Tensor:
+    def of(
+        self, shape: Sequence[int], dtype: torch.dtype, layout: torch.memory_format = torch.contiguous_format
+    ) -> torch.Tensor:
         """Return a tensor with this shape and order in memory."""
         found: torch.Tensor = self._once(_empty, tuple(shape), dtype, layout)
         return found
 
-    def computed(self, node: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def computed(self, node: Node, function: Callable[..., object], *args: object, **kwargs: object) -> Any:
         """Return the result of a function of a node of the core part on tensors without data."""
         try:
             return self._once(function, *args, **kwargs)
@@ -137,7 +139,7 @@ class _Shapes:
             what = f"The shape of what {named(node)} gives on the host is not known before it runs."
             raise UnsupportedError(what, hint="operators whose results have a fixed shape") from error
 
-    def _once(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _once(self, function: Callable[..., object], *args: object, **kwargs: object) -> Any:
         key = _key((function, args, kwargs))
         try:
             return self._known[key]
@@ -154,7 +156,7 @@ def _empty(shape: Sequence[int], dtype: torch.dtype, layout: Any) -> torch.Tenso
     return torch.empty(shape, dtype=dtype).to(memory_format=layout)
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Any:
     """Return what decides shape, strides and dtype of a result, of an operand or a collection of operands."""
     value = value.meta if isinstance(value, Tensor) else value
     if isinstance(value, torch.Tensor):
@@ -174,7 +176,7 @@ def missing_variant(name: str, node: Node) -> UnsupportedError:
 
 
 def _walked(
-    graph: Graph, inputs: Iterable[Any], attribute: Callable[[str], Any], call: Callable[[Node, Any, Any], Any]
+    graph: Graph, inputs: Iterable[object], attribute: Callable[[str], object], call: Callable[[Node, Any, Any], object]
 ) -> Any:
     """Return the outputs of a graph, where ``call`` gives the value of a call from its operands."""
     own: dict[Any, Any] = {}
@@ -199,11 +201,11 @@ class _Builder:
         self._node: Node
         self._handles: tuple[int, ...] = ()
 
-    def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
+    def run(self, module: GraphModule, inputs: Sequence[object]) -> Any:
         """Append the steps of a graph, and return its outputs."""
         states = {str(n.args[0].target) for n in module.graph.nodes if is_write(n)}
 
-        def call(node: Node, args: Any, kwargs: Any) -> Any:
+        def call(node: Node, args: Any, kwargs: object) -> Any:
             if node.op == "call_module":
                 return self._module(module.get_submodule(str(node.target)), args)
             return self._function(node, args, kwargs)
@@ -275,7 +277,7 @@ class _Builder:
 
     # ---------------------------------------------------------------- operators
 
-    def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, object]) -> Any:
         """Append an operator of ATen, or of any other library."""
         schema = schema_of(target)
         if schema.is_mutable and schema.name.endswith("_"):  # in place; its operand has no other readers at this stage
@@ -325,7 +327,7 @@ class _Builder:
             args[0] = [part for part in args[0] if part.meta.numel()] or args[0][:1]
         return self._called(target, args, kwargs)
 
-    def _called(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _called(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, object]) -> Any:
         signature = kernel_of(target)
         schema = schema_of(target)
         if signature is None:
@@ -373,7 +375,13 @@ class _Builder:
             raise missing_variant(name, self._node)
         return self._called(copy, args, kwargs)
 
-    def _copied(self, x: Tensor, layout: Any = None, dtype: torch.dtype | None = None, is_cast: bool = False) -> Tensor:
+    def _copied(
+        self,
+        x: Tensor,
+        layout: torch.memory_format | None = None,
+        dtype: torch.dtype | None = None,
+        is_cast: bool = False,
+    ) -> Tensor:
         """Return a copy of a tensor, optionally in another order or dtype."""
         how: dict[str, Any] = {
             "dtype": dtype or x.meta.dtype,
@@ -404,7 +412,7 @@ class _Builder:
 _VIEW_COPY = overload_of(VIEW_COPY)
 
 
-def _example(value: Any) -> Any:
+def _example(value: object) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(tuple(value.meta.shape), value.meta.stride(), dtype=value.meta.dtype).zero_()

@@ -39,7 +39,7 @@ class CoreKernel:
         """The name with its namespace, as in a program."""
         return f"{CORE_KERNELS}{self.name}"
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: object) -> Any:
         return core_operator(self.name)(*operands)
 
 
@@ -134,7 +134,9 @@ def is_decomposed(operator: OpOverload) -> bool:
     return operator in _table() or (is_composite(operator) and not is_core)
 
 
-def decomposed(operator: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> tuple[Graph, Mapping[str, torch.Tensor]]:
+def decomposed(
+    operator: OpOverload, args: object, kwargs: Mapping[str, object]
+) -> tuple[Graph, Mapping[str, torch.Tensor]]:
     """Return the decomposition of a call of an operator.
 
     Args:

@@ -56,7 +56,7 @@ class HostModule(GraphModule):
     def recompile(self) -> Any:
         type(self).forward = HostModule.forward  # type: ignore[method-assign]
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         GraphModule.recompile(self)
         return type(self).forward(self, *args)
 

@@ -262,7 +262,7 @@ class _Writer:
         number = _SCALAR_TYPES[meta.dtype]
         return pte.tensor(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
 
-    def _operand(self, value: Any, kind: Any) -> int:
+    def _operand(self, value: Any, kind: object) -> int:
         """Return the index of a kernel's operand."""
         if isinstance(value, Tensor):
             return self._place(value)
@@ -282,7 +282,7 @@ class _Writer:
             value = 0
         return self._new(value)
 
-    def _list(self, value: Sequence[Any], kind: Any) -> pte.Table:
+    def _list(self, value: Sequence[Any], kind: object) -> pte.Table:
         element = kind.getElementType() if isinstance(kind, torch.ListType) else None
         if isinstance(element, torch.OptionalType):
             return pte.listed("OptionalTensorList", tuple(-1 if v is None else self._operand(v, None) for v in value))

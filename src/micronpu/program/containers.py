@@ -60,7 +60,7 @@ class Names:
             hint="a dictionary with these names",
         )
 
-    def named(self, results: Sequence[Any]) -> Any:
+    def named(self, results: Sequence[object]) -> Any:
         """Return the outputs in the dictionaries that the model returns; unchanged if it returns none."""
         return results if self.containers is None else filled(self.containers, results)
 
@@ -84,7 +84,7 @@ def containers_of(text: str, count: int) -> Any:
     return found if next(positions, None) is None and _has_names(found) else None
 
 
-def names_of(containers: Any, prefix: str = "") -> Iterator[str]:
+def names_of(containers: object, prefix: str = "") -> Iterator[str]:
     """Yield the name of each value, such as "boxes.0", in order."""
     if not isinstance(containers, (dict, tuple, list)):
         yield prefix
@@ -113,7 +113,7 @@ def _read(spec: Any, positions: Iterator[int]) -> Any:
     return {key: _read(child, positions) for key, child in zip(parse_json(spec["context"]), children, strict=True)}
 
 
-def _has_names(containers: Any) -> bool:
+def _has_names(containers: object) -> bool:
     if isinstance(containers, dict):
         return True
     return isinstance(containers, (tuple, list)) and any(map(_has_names, containers))

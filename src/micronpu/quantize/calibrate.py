@@ -87,7 +87,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             handle.remove()
 
 
-def run_call(number: int, step: Callable[[], Any]) -> Any:
+def run_call(number: int, step: Callable[[], object]) -> Any:
     """Return the result of a call of calibration; raise `ModelError` if the model cannot compute it."""
     try:
         return step()
@@ -114,7 +114,7 @@ def of_method(name: str, sequences: Sequence[Sequence[Call]]) -> list[list[Row]]
 def calibrated(
     modules: Mapping[str, GraphModule],
     sequences: Sequence[Sequence[Call]],
-    quantizers: Mapping[str, Any],
+    quantizers: Mapping[str, object],
     progress: Progress | None = None,
     statistics: calibration_cache.FloatStatistics | None = None,
 ) -> dict[str, GraphModule]:
@@ -245,7 +245,7 @@ def _end(prepared: GraphModule) -> None:
 
 
 def observed(
-    modules: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]], quantizers: Mapping[str, Any]
+    modules: Mapping[str, GraphModule], sequences: Sequence[Sequence[Call]], quantizers: Mapping[str, object]
 ) -> dict[str, GraphModule]:
     """Return the float modules with empty observers, which methods share where they compute the same."""
     from micronpu.quantize.decompose import write_out
@@ -305,7 +305,7 @@ def _converted(prepared: GraphModule) -> GraphModule:
 
 
 def quantize(
-    module: GraphModule, sequences: Sequence[Sequence[Row]], quantizer: Any, progress: Progress | None = None
+    module: GraphModule, sequences: Sequence[Sequence[Row]], quantizer: object, progress: Progress | None = None
 ) -> GraphModule:
     """Prepare, calibrate, correct and convert the only module of a program; see `calibrated`."""
     quantizers, calls = {"": quantizer}, of_one(sequences)
@@ -315,7 +315,7 @@ def quantize(
 def finished(
     prepared: Mapping[str, GraphModule],
     sequences: Sequence[Sequence[Call]],
-    quantizers: Mapping[str, Any],
+    quantizers: Mapping[str, object],
     statistics: calibration_cache.FloatStatistics | None = None,
 ) -> dict[str, GraphModule]:
     """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`."""
@@ -381,9 +381,9 @@ def forget(module: nn.Module, kept: nn.Module) -> None:
 def calibrate_and_quantize(
     model: torch.export.ExportedProgram | GraphModule,
     calibration_inputs: Iterable[Sequence[torch.Tensor] | torch.Tensor],
-    quantizer: Any,
+    quantizer: object,
     is_qat: bool = False,
-    train_fn: Callable[[nn.Module], Any] | None = None,
+    train_fn: Callable[[nn.Module], object] | None = None,
 ) -> GraphModule:
     """Quantize a model with calibration data, or by training.
 

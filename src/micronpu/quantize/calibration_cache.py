@@ -90,7 +90,7 @@ def _observers(prepared: Mapping[str, GraphModule]) -> Iterator[tuple[str, nn.Mo
                 yield name, part
 
 
-def restore(observer: nn.Module, numbers: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> None:
+def restore(observer: nn.Module, numbers: Mapping[str, object], buffers: Mapping[str, torch.Tensor]) -> None:
     for name, number in numbers.items():
         setattr(observer, name, number)
     for name, value in buffers.items():
@@ -228,7 +228,7 @@ def _extremes(key: Key, observer: RangeObserver, widens: bool) -> tuple[Hashable
     return "extremes", key.network, key.sources, observer.within, widens
 
 
-def _learners(observer: Any) -> Iterator[RangeObserver]:
+def _learners(observer: object) -> Iterator[RangeObserver]:
     """Yield the observers that learn from what one of them is called with."""
     if isinstance(observer, RangeObserver):
         for other in observer.learners():

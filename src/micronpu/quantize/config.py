@@ -47,7 +47,7 @@ class QuantizerChoices(TypedDict, total=False):
 _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
 
-def check_activations(value: Any, name: str = "activations") -> Activations:
+def check_activations(value: object, name: str = "activations") -> Activations:
     """Return a dtype of activations; raise `OptionError` if it is invalid."""
     known = get_args(Activations)
     if isinstance(value, str) and value in known:
@@ -59,7 +59,7 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
     raise OptionError(f"`{name}` is {shown}; activations are int8 or int16.", hint=hint)
 
 
-def check_io(value: Any, name: str = "io") -> IOType:
+def check_io(value: object, name: str = "io") -> IOType:
     """Return a dtype of a program's inputs and outputs; raise `OptionError` if it is invalid."""
     known = get_args(IOType)
     if isinstance(value, str) and value in known:
@@ -284,7 +284,7 @@ def module_stack(node: Node) -> list[tuple[str, str]]:
     ]
 
 
-def _class_name(kind: Any) -> str:
+def _class_name(kind: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
 
 
@@ -292,7 +292,7 @@ Setting = QuantizationConfig | None
 Finder = Callable[[GraphModule], Iterable[Node]]
 
 
-def as_finder(given: Any) -> Finder:
+def as_finder(given: object) -> Finder:
     """Return a function that finds the nodes that a user selects.
 
     Args:
@@ -493,7 +493,7 @@ def operator_names(node: Node) -> tuple[str, ...]:
     return (name, name.split(".")[0]) if name and aten_overload(node) is not None else ()
 
 
-def operator_key(operator: Any) -> str:
+def operator_key(operator: object) -> str:
     """Return ``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``."""
     if isinstance(operator, OpOverload):
         return short_name(operator)
@@ -513,7 +513,7 @@ def operator_key(operator: Any) -> str:
     return name
 
 
-def type_key(kind: Any) -> str:
+def type_key(kind: object) -> str:
     """Return the qualified name of a module class, from the class or its name; else raise `OptionError`."""
     if isinstance(kind, str) and kind:
         return kind

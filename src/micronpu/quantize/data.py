@@ -34,7 +34,7 @@ from micronpu.report.metrics import Metric, metric_of
 
 
 def calibration_sequences(
-    calibration: Any, examples: Sequence[torch.Tensor], kind: str = "calibration", io: IntegerIO | None = None
+    calibration: object, examples: Sequence[torch.Tensor], kind: str = "calibration", io: IntegerIO | None = None
 ) -> list[list[Row]]:
     """Calibration data as a list of sequences, each the inputs of one call after the other.
 
@@ -65,7 +65,7 @@ def calibration_sequences(
 
 
 def calibration_calls(
-    calibration: Any, examples: Sequence[torch.Tensor], *, in_turn: bool, kind: str = "calibration"
+    calibration: object, examples: Sequence[torch.Tensor], *, in_turn: bool, kind: str = "calibration"
 ) -> list[list[Row]]:
     """Calibration data as sequences of calls; for a model without states each call is a sequence."""
     if in_turn:
@@ -74,7 +74,7 @@ def calibration_calls(
 
 
 def calibration_batches(
-    calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration", io: IntegerIO | None = None
+    calibration: object, examples: Sequence[torch.Tensor], *, kind: str = "calibration", io: IntegerIO | None = None
 ) -> list[Row]:
     """Calibration data as a list of input tuples, each checked against the example inputs.
 
@@ -115,7 +115,7 @@ def calibration_batches(
     return batches
 
 
-def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
+def in_turn(data: Iterable[object], kind: str) -> Iterator[Any]:
     """Yield the items of a user's data; raise `ModelError` if the user's code fails, or a generator does not end."""
     number = 0
     try:
@@ -134,7 +134,7 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
         ) from error
 
 
-def _checked(where: str, item: Any, examples: Sequence[torch.Tensor], io: IntegerIO | None) -> Row:
+def _checked(where: str, item: object, examples: Sequence[torch.Tensor], io: IntegerIO | None) -> Row:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
         what = f"{where} has {len(values)} inputs, the model has {len(examples)}."
@@ -146,7 +146,7 @@ def _checked(where: str, item: Any, examples: Sequence[torch.Tensor], io: Intege
     )
 
 
-def _checked_input(where: str, value: Any, example: torch.Tensor, meaning: IntegerTensor | None) -> torch.Tensor:
+def _checked_input(where: str, value: object, example: torch.Tensor, meaning: IntegerTensor | None) -> torch.Tensor:
     tensor = _tensor(where, value)
     if meaning is not None and example.is_floating_point() and dtype_name(tensor.dtype) == meaning.dtype:
         tensor = meaning.dequantize(tensor)
@@ -175,7 +175,7 @@ def _checked_input(where: str, value: Any, example: torch.Tensor, meaning: Integ
     return tensor.detach().contiguous(memory_format=layout)  # programs take images of no other layout
 
 
-def _tensor(where: str, value: Any) -> torch.Tensor:
+def _tensor(where: str, value: object) -> torch.Tensor:
     tensor = from_numpy(value)
     if not isinstance(tensor, torch.Tensor):
         kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -361,7 +361,7 @@ class Trial:
         return tuple(itertools.islice(itertools.chain.from_iterable(self.exact), self.runs))
 
 
-def check_held_out(wanted: Any) -> None:
+def check_held_out(wanted: object) -> None:
     """Raise `OptionError` for an invalid number of samples; None is accepted."""
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
         what = f"`held_out` is {described(wanted)}; it is a number of calibration rows."
@@ -428,7 +428,7 @@ class CalibrationData:
 
     @classmethod
     def of(
-        cls, exported: Exported, calibration: Any, held_out: HeldOut | int | None, *, float_too: bool = True
+        cls, exported: Exported, calibration: object, held_out: HeldOut | int | None, *, float_too: bool = True
     ) -> CalibrationData:
         """Convert the arguments of `micronpu.compile`.
 
@@ -504,7 +504,7 @@ def _calls_of(
     return calls, ends[-1] if are_different else 0
 
 
-def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
+def _labels(given: object, recordings: Sequence[Recording]) -> list[Array]:
     """Return the labels of each recording, from an array or list for each, or from one label for each call."""
     lengths = [len(recording) for recording in recordings]
     if isinstance(given, list | tuple) and all(hasattr(own, "__len__") for own in given) and max(lengths) > 1:

@@ -141,16 +141,16 @@ class FarValues:
         self._ranges |= {place: own for place, own in ranges.items() if own in read}
         return observers
 
-    def clamp(self, calls: Callable[[Callable[..., Any]], Iterator[Any]]) -> None:
+    def clamp(self, calls: Callable[[Callable[..., Any]], Iterator[object]]) -> None:
         """Narrow the ranges, in place."""
         ranges = {place: found for place, found in self._ranges.items() if found.limit}
         runs: dict[GraphModule, Run] = {}
 
         def results(show: Callable[..., torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-            def shown(node: Node, value: Any, _: object) -> Any:
+            def shown(node: Node, value: object, _: object) -> Any:
                 return show(ranges[node], node.args[0], value) if node in ranges else value
 
-            def run(module: GraphModule, *given: Any) -> Any:
+            def run(module: GraphModule, *given: object) -> Any:
                 if module not in runs:
                     is_left_out = functools.partial(_is_observed, module)
                     runs[module] = Run(module, functools.partial(unobserved_step, module, is_left_out))

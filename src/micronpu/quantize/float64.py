@@ -149,15 +149,15 @@ def _widen_factory(node: Node, made: Node, target: OpOverload) -> None:
         made.kwargs = {**made.kwargs, "dtype": torch.float64}
 
 
-def _wide_type(argument: Any) -> Any:
+def _wide_type(argument: object) -> Any:
     return torch.float64 if argument is torch.float32 else argument
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
 
 
-def _narrowed(value: Any) -> Any:
+def _narrowed(value: object) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
 
 

@@ -102,7 +102,7 @@ def _inside(x: Any, form: Form) -> Any:
     return x.args[0] if form_of(x) is form else None
 
 
-def _before_squeeze(x: Any, axis: int) -> Any:
+def _before_squeeze(x: object, axis: int) -> Any:
     """Return the operand of a view without an axis of size 1; any other value unchanged."""
     if not isinstance(x, Node) or overload_name(x) not in HANDING_ON:
         return x
@@ -154,7 +154,7 @@ def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
     return write("neg.default", z)
 
 
-def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
+def _is_largest_of(x: Any, of: object, axis: int) -> bool:
     """Return True if x is the largest of a value along an axis."""
     return _axis_of_largest(x) == axis and _is_same((x.args[0] if is_getitem(x) else x).args[0], of)
 
@@ -167,7 +167,7 @@ def _axis_of_largest(x: Any) -> int | None:
     return _only_axis(x) if form_of(x) is Form.ROW_MAXIMUM else None
 
 
-def _is_same(a: Any, b: Any, depth: int = EQUAL_DEPTH) -> bool:
+def _is_same(a: object, b: object, depth: int = EQUAL_DEPTH) -> bool:
     if not isinstance(a, Node) or not isinstance(b, Node):
         return type(a) is type(b) and bool(a == b)
     if a is b or not depth or a.op != "call_function" or a.target is not b.target or a.kwargs or b.kwargs:
@@ -187,7 +187,7 @@ def _only_axis(node: Node) -> int | None:
     return axes[0] if axes[0] < 0 else axes[0] - len(shape)
 
 
-def _fixed(model: GraphModule, x: Any) -> float | None:
+def _fixed(model: GraphModule, x: object) -> float | None:
     """Return the number that a value is, unless it is trained; None for others."""
     return None if is_trained(model, x) else number(model, x)
 
@@ -285,7 +285,7 @@ def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
     return _Fill(x, value, again) if is_far and value is not None else None
 
 
-def _uniform(model: GraphModule, x: Any) -> float | None:
+def _uniform(model: GraphModule, x: object) -> float | None:
     """Return a number, or the one that all elements of a constant are."""
     if isinstance(x, (int, float)):
         return float(x)
@@ -445,6 +445,6 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
     return (a, b) if a is not None and b is not None and a is not b else None
 
 
-def _root_of(square: Any) -> Any:
+def _root_of(square: object) -> Any:
     """Return x of x * x, x ** 2 and square(x), or None."""
     return arguments(square)["self"] if isinstance(square, Node) and power_of(square) == 2 else None

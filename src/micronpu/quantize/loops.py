@@ -88,8 +88,8 @@ def unobserved(*modules: GraphModule) -> Iterator[None]:
             loop.prepared = prepared
 
 
-def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tuple[GraphModule, list[Node]]:
-    """Return an empty graph of a step with its inputs, fake tensors of ``mode``; its output must still be set."""
+def step_body(x: torch.Tensor, states: Sequence[torch.Tensor]) -> tuple[GraphModule, list[Node]]:
+    """Return an empty graph of a step with its inputs; its output must still be set."""
     graph = Graph()
     nodes = []
     for name, value in (("x", x), *((f"state_{i}", s) for i, s in enumerate(states))):
@@ -150,7 +150,7 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         loop.body, loop.prepared = body, None
 
 
-def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, qparams: Edge) -> Any:
+def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: object, qparams: Edge) -> Any:
     """Return an operand of a loop as integers with these qparams."""
     assert isinstance(source, Node)
     if (integers := integers_behind(source)) is not source and Edge.of(source) == qparams:

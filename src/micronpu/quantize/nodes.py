@@ -36,7 +36,7 @@ from micronpu.quantize.specs import KEY, QuantizationAnnotation, SharedQuantizat
 from micronpu.quantize.thresholds import SATURATED
 
 
-def form_of(x: Any) -> Form | None:
+def form_of(x: object) -> Form | None:
     """Return the function of its operands that a node computes, see `micronpu.ops.facts`; None for other values."""
     return facts.form_of(overload_name(x), x.kwargs) if isinstance(x, Node) else None
 
@@ -64,7 +64,7 @@ def moves(node: Node) -> bool:
     return entry is not None and entry.moves_only
 
 
-def observer_of(module: nn.Module, node: Any) -> Any:
+def observer_of(module: nn.Module, node: object) -> Any:
     """Return the observer, this package's or torchao's, that a node calls; None for anything else."""
     if not isinstance(node, Node) or node.op != "call_module":
         return None
@@ -118,7 +118,7 @@ class _Reader:
         value.first, value.second = ([*map(self._value, self.node.args[:2]), None, None])[:2]
         value.axis_before = functools.partial(_axis_before, self.node, of)
 
-    def _value(self, argument: Any) -> Value | None:
+    def _value(self, argument: object) -> Value | None:
         return self._of.get(argument) if isinstance(argument, Node) else None
 
     def read_facts(self, able: Capabilities) -> None:
@@ -155,7 +155,7 @@ class _Reader:
             low, high = max(low, -(1 + SATURATED) * end), min(high, (1 + SATURATED) * end)
         value.reads_within = low, high
 
-    def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
+    def _read_rule(self, entry: AtenImport, given: Mapping[str, object]) -> None:
         value = self.value
         if value.is_clamp:
             low, high = clamp_bounds(NodeArguments(self.node))
@@ -227,22 +227,22 @@ class NodeValues(Values):
         super().__init__([*self.node_of], [self.of[node] for node in dict.fromkeys(results_of(model))], states)
         self.is_step = IS_STEP.of(model)
 
-    def places(self, places: Mapping[Any, Any]) -> dict[Place, Any]:
+    def places(self, places: Mapping[Any, object]) -> dict[Place, Any]:
         """Return observers of nodes, and of (operand, reader) edges, by their values."""
         return {_mapped(place, self.of): observer for place, observer in places.items()}
 
-    def nodes(self, places: Mapping[Place, Any]) -> dict[Any, Any]:
+    def nodes(self, places: Mapping[Place, object]) -> dict[Any, Any]:
         return {_mapped(place, self.node_of): observer for place, observer in places.items()}
 
     def notes(self) -> dict[Value, QuantizationAnnotation]:
         return {self.of[node]: _translated(note, self.of) for node, note in noted(self.model.graph.nodes).items()}
 
 
-def _mapped(place: Any, of: Mapping[Any, Any]) -> Any:
+def _mapped(place: object, of: Mapping[Any, object]) -> Any:
     return tuple(of[end] for end in place) if isinstance(place, tuple) else of[place]
 
 
-def _translated(note: QuantizationAnnotation, of: Mapping[Any, Any]) -> QuantizationAnnotation:
+def _translated(note: QuantizationAnnotation, of: Mapping[Any, object]) -> QuantizationAnnotation:
     """Return the annotation of a value for that of its node, or the opposite."""
 
     def spec_of(spec: Any) -> Any:

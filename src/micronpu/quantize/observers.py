@@ -109,7 +109,7 @@ class LeastErrorObserver(SpreadErrorObserver):
 
     counted = (*HistogramObserver.counted, "zeros")
 
-    def __init__(self, *limits: Any, **more: Any) -> None:
+    def __init__(self, *limits: object, **more: object) -> None:
         super().__init__(*limits, **more)
         self.zeros = 0
 
@@ -178,7 +178,7 @@ class PercentileObserver(HistogramObserver):
 
     widens: ClassVar[bool] = False
 
-    def __init__(self, *limits: Any, percentile: float = PERCENTILE, **more: Any) -> None:
+    def __init__(self, *limits: object, percentile: float = PERCENTILE, **more: object) -> None:
         super().__init__(*limits, **more)
         self.percentile = percentile
 
@@ -224,7 +224,7 @@ class FinerObserver(RangeObserver):
         self.operand_qparams = operand_qparams
         self.operands = ()  # in a tuple they are no submodules
 
-    def observe_operand(self, observer: Any) -> None:
+    def observe_operand(self, observer: object) -> None:
         """Add an observer of the operand; several results that share qparams have several."""
         if observer is not None and observer is not self and observer not in self.operands:
             self.operands = (*self.operands, observer)

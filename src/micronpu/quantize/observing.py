@@ -275,7 +275,7 @@ class RangeObserver(nn.Module):
             return torch.tensor([1.0]), torch.tensor([0])
         return self._qparams(self.singularity, self.saturation)
 
-    def reach(self, *limits: Any) -> tuple[float, float]:
+    def reach(self, *limits: object) -> tuple[float, float]:
         """Return the ends of the integers, before sums saturate or with further limits; infinite if unknown."""
         if self.is_empty or type(self).calculate_qparams is not RangeObserver.calculate_qparams:
             return -math.inf, math.inf
@@ -315,7 +315,7 @@ class RangeObserver(nn.Module):
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
 
-def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+def _make_room(observer: nn.Module, state_dict: Mapping[str, object], prefix: str, *_: object) -> None:
     """Resize unused buffers of per-channel weights to those of a checkpoint."""
     for name, buffer in observer.named_buffers(recurse=False):
         saved = state_dict.get(prefix + name)

@@ -75,7 +75,7 @@ class _Inserter:
             if user is not made:
                 user.replace_input_with(node, made)
 
-    def _observed(self, node: Node, argument: Any) -> Any:
+    def _observed(self, node: Node, argument: object) -> Any:
         if isinstance(argument, (list, tuple)):
             return type(argument)([self._observed(node, inner) for inner in argument])
         if not isinstance(argument, Node):
@@ -121,7 +121,7 @@ def converted(model: GraphModule) -> GraphModule:
 
 
 def _refuse(mode: str) -> Any:
-    def refuse(self: GraphModule, *_: Any) -> NoReturn:
+    def refuse(self: GraphModule, *_: object) -> NoReturn:
         raise NotImplementedError(f"Calling {mode}() is not supported yet.")
 
     return refuse

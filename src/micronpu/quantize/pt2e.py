@@ -84,10 +84,10 @@ class _Maker:
         self._spec = spec
         self.__name__ = spec.observer  # torchao looks for "PerChannel" in it, to decide whether to pass the axis
 
-    def with_args(self, **more: Any) -> _Maker:
+    def with_args(self, **more: object) -> _Maker:
         return self
 
-    def __call__(self, **more: Any) -> RangeObserver | FixedObserver:
+    def __call__(self, **more: object) -> RangeObserver | FixedObserver:
         return observer_for(self._spec)
 
 
@@ -106,7 +106,7 @@ def hand_over(model: GraphModule) -> None:
         node.meta["quantization_annotation"] = upstream.annotation(inputs, _spec(output))
 
 
-def _spec(spec: Any) -> Any:
+def _spec(spec: object) -> Any:
     if isinstance(spec, SharedQuantizationSpec):
         return quantizer.SharedQuantizationSpec(spec.edge_or_node)
     if not isinstance(spec, FixedQParamsQuantizationSpec | QuantizationSpec):
@@ -307,7 +307,10 @@ def _ask_each(original: upstream.Function) -> upstream.Function:
 def _tell_the_quantizer(original: upstream.Function) -> upstream.Function:
     @functools.wraps(original)
     def prepare(
-        model: GraphModule, node_name_to_scope: Any, is_qat: bool, obs_or_fq_callback: upstream.Function | None = None
+        model: GraphModule,
+        node_name_to_scope: object,
+        is_qat: bool,
+        obs_or_fq_callback: upstream.Function | None = None,
     ) -> GraphModule:
         given = getattr(obs_or_fq_callback, "__self__", None)
         # This package's quantizers check their use, and list their parts like torchao's composed one.

@@ -134,7 +134,7 @@ def _is_behind_dropout(node: Node, group: set[Node]) -> bool:
 
 
 def quantize_aware_training(
-    model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor, train: Train, quantizer: Any
+    model: nn.Module | ExportedProgram, example_inputs: Sequence[object] | torch.Tensor, train: Train, quantizer: object
 ) -> GraphModule:
     """Train a copy of a float model with fake quantization and convert it.
 
@@ -159,7 +159,7 @@ def quantize_aware_training(
 def train_or_calibrate(
     module: GraphModule,
     batches: Sequence[Row],
-    quantizer: Any,
+    quantizer: object,
     train: Train | None,
     around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,
 ) -> GraphModule:
@@ -289,7 +289,7 @@ def bounded(model: GraphModule) -> Iterator[None]:
             model.recompile()
 
 
-def _observer_of(model: GraphModule, operand: Any) -> nn.Module | None:
+def _observer_of(model: GraphModule, operand: object) -> nn.Module | None:
     if not isinstance(operand, Node) or operand.op != "call_module":
         return None
     module = model.get_submodule(str(operand.target))
@@ -361,7 +361,7 @@ class Hook(pt2e.ObserverBase):
     def forward(self, *operands: Any, **options: Any) -> Any:
         return operands[0]
 
-    def calculate_qparams(self, **options: Any) -> Any:
+    def calculate_qparams(self, **options: object) -> Any:
         raise InternalError(f"`{type(self).__name__}` has no quantization parameters.")
 
 
@@ -480,7 +480,7 @@ def _counts_batches(model: GraphModule, node: Node) -> bool:
     return value is not None and value.dtype == torch.int64 and str(counter.target).endswith("num_batches_tracked")
 
 
-def _foldable(layer: Any) -> bool:
+def _foldable(layer: object) -> bool:
     if not isinstance(layer, Node) or overload_name(layer) not in (*LAYERS, *TRANSPOSED) or len(layer.users) != 1:
         return False
     given = arguments(layer)

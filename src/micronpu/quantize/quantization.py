@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import OptionError
@@ -88,7 +88,7 @@ class Quantization:
             raise OptionError(what, hint='activations="auto", or leave it out')
 
     @classmethod
-    def of(cls, given: Any) -> Quantization:
+    def of(cls, given: object) -> Quantization:
         """Convert the argument of `micronpu.compile`.
 
         None is the default; "int8", "int16", "auto" or "accurate" is `activations`; a path or a dictionary is

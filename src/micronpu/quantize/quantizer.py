@@ -143,7 +143,7 @@ class StaticQuantizer:
         self.settings.types[type_key(type)] = self._checked(config)
         return self
 
-    def set_operator(self, operator: Any, config: QuantizationConfig | None) -> Self:
+    def set_operator(self, operator: object, config: QuantizationConfig | None) -> Self:
         """Configure an ATen operator: an overload, all overloads of a packet, or the name of either.
 
         Args:
@@ -152,7 +152,7 @@ class StaticQuantizer:
         self.settings.operators[operator_key(operator)] = self._checked(config)
         return self
 
-    def set_node_target(self, target: Any, config: QuantizationConfig | None) -> Self:
+    def set_node_target(self, target: object, config: QuantizationConfig | None) -> Self:
         """Another name of `set_operator`: a node's target is its operator."""
         return self.set_operator(target, config)
 
@@ -170,7 +170,7 @@ class StaticQuantizer:
             self.settings.nodes[one] = checked
         return self
 
-    def set_node_finder(self, config: QuantizationConfig | None, node_finder: Any) -> Self:
+    def set_node_finder(self, config: QuantizationConfig | None, node_finder: object) -> Self:
         """Configure the operators that a finder finds in the exported program; settings by name have precedence.
 
         Args:
@@ -193,7 +193,7 @@ class StaticQuantizer:
         self.settings.io = self._checked(config, of_io=True)
         return self
 
-    def add_quantizer(self, quantizer: Any) -> Self:
+    def add_quantizer(self, quantizer: object) -> Self:
         """Add a quantizer that annotates before this one; the last added comes first.
 
         Its annotations are kept; this one annotates the rest.  Between both, torchao uses the qparams of the operator

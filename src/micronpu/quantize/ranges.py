@@ -109,7 +109,7 @@ def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence
                 place.add(values, slopes)
 
 
-def _is_followed(value: Any) -> bool:
+def _is_followed(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 

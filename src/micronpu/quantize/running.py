@@ -100,7 +100,7 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     return functools.partial(_shortened, short, step, source, in_float)
 
 
-def _fast_or(fast: Callable[..., Any], function: Any, *given: Any) -> Any:
+def _fast_or(fast: Callable[..., object], function: Any, *given: Any) -> Any:
     made = fast(*given)
     return function(*given) if made is None else made
 
@@ -161,7 +161,7 @@ def _dequantized(x: torch.Tensor, scale: float, zero_point: int, least: int, mos
     return x.to(torch.float32).sub_(zero_point).mul_(scale)
 
 
-def _dequantized_channels(x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: Any) -> Any:
+def _dequantized_channels(x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: object) -> Any:
     if x.dtype is not limits[-1] or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
         return None
     shape = [1] * x.dim()
@@ -242,15 +242,15 @@ def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> 
 class _Call:
     """A function that torch calls within its own C++, which makes its messages Python's warnings there."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[[], object]) -> None:
         self.function = function
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, function: Any, types: object, args: Sequence[Any] = (), kwargs: object = None) -> Any:
         return args[0].function()
 
 
-def side_by_side(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+def side_by_side(function: Callable[..., object], in_dims: Any = 0) -> Callable[..., Any]:
     """Return `torch.func.vmap` of a function; that an operator is slow in it is a warning, which `quiet` suppresses."""
     batched = torch.func.vmap(function, in_dims)
     return lambda *rows: torch.relu(_Call(lambda: batched(*rows)))  # type: ignore[arg-type]
@@ -367,7 +367,7 @@ class DequantizedReference:
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
 
-        def behind(node: Node, value: Any, values: Mapping[Node, Any]) -> Any:
+        def behind(node: Node, value: object, values: Mapping[Node, object]) -> Any:
             if not program.is_conversion(node):
                 return value
             operand = exact[node.all_input_nodes[0]]
@@ -418,7 +418,7 @@ def rounding_to(dtype: torch.dtype, step: float, zero: int = 0) -> Rounding:
     return lambda x: (x / step).add_(zero).round_().clamp_(limits.min, limits.max).sub_(zero).mul_(step)
 
 
-def float_leaves(found: Any) -> list[torch.Tensor]:
+def float_leaves(found: object) -> list[torch.Tensor]:
     """Return the floats among a program's results, in order."""
     return [r for r in tree_leaves(found) if isinstance(r, torch.Tensor) and r.is_floating_point()]
 

@@ -91,7 +91,7 @@ def configure(quantizer: StaticQuantizer, given: Settings) -> StaticQuantizer:
     return quantizer
 
 
-def _table(settings: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+def _table(settings: Mapping[str, object], name: str, where: str) -> Mapping[str, Any]:
     table = settings.get(name, {})
     if not isinstance(table, Mapping):
         raise OptionError(f"`{name}` in {where} is {table!r}, not a table.", hint=f"[{name}]")

@@ -107,7 +107,7 @@ def share_qparams(prepared: Mapping[str, GraphModule]) -> None:
             place.prepared.add_module(place.target, kept[place.observer])
 
 
-def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
+def _see_alike(groups: Iterable[Sequence[object]]) -> None:
     """Widen the limits of observers for values that one method clamps and another does not, in place."""
     for group in groups:
         ranges = [getattr(observer, "within", (-math.inf, math.inf)) for observer in group]

@@ -87,7 +87,7 @@ def with_spec(usual: QuantizationSpec, spec: Any) -> QuantizationSpec:
     return replace(usual, maker=spec.observer_or_fake_quant_ctr, qscheme=spec.qscheme)
 
 
-def check_specs(specs: Mapping[str, Any], activations: str, per_channel: bool, weight_bits: int) -> None:
+def check_specs(specs: Mapping[str, object], activations: str, per_channel: bool, weight_bits: int) -> None:
     """Refuse specs that no NPU supports."""
     dtype, limit = (torch.int16 if activations == "int16" else torch.int8), 2 ** (weight_bits - 1) - 1
     for name, spec in specs.items():

@@ -70,7 +70,7 @@ def correct(
 def _operands(
     prepared: Mapping[str, GraphModule],
     rows: Mapping[str, Sequence[Row]],
-    layers: Mapping[str, Sequence[tuple[Node, Any]]],
+    layers: Mapping[str, Sequence[tuple[Node, object]]],
     with_moments: bool,
     statistics: FloatStatistics,
 ) -> dict[tuple[str, str], Statistics]:
@@ -104,7 +104,7 @@ def _operands(
     return found
 
 
-def _marks(value: Any) -> torch.Tensor:
+def _marks(value: object) -> torch.Tensor:
     """Return size, two sums, ends and norm, which differ for another value of the same name."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return torch.full((6,), math.nan)

@@ -70,7 +70,7 @@ class GraphWriter(NodeArguments):
     def row_size(self) -> float:
         return float(facts.ROW_SIZE.of(self.node))
 
-    def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
+    def __call__(self, overload: str, *given: object, **named: object) -> Node:
         return self._write(*_called(overload, given), named, self._place, self.node)
 
     def _write(self, target: Any, args: tuple[Any, ...], named: dict[str, Any], before: Node, like: Node) -> Node:
@@ -96,19 +96,19 @@ class GraphWriter(NodeArguments):
         self._place = self.node.next
         return self.node
 
-    def beside(self, x: Any, overload: str, *given: Any) -> Node:
+    def beside(self, x: Any, overload: str, *given: object) -> Node:
         key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
         if key not in self._shared:
             target, args = _called(overload, given)
             self._shared[key] = self._write(target, args, {}, program.place_behind(x) if x in args else x, x)
         return self._shared[key]
 
-    def behind(self, x: Node, overload: str, *given: Any) -> Node:
+    def behind(self, x: Node, overload: str, *given: object) -> Node:
         """Write a new operator directly after its last operand, x."""
         target, args = _called(overload, given)
         return self._write(target, args, {}, x.next, self.node)
 
-    def once(self, x: Any, make: Callable[[], Node | None]) -> Node | None:
+    def once(self, x: object, make: Callable[[], Node | None]) -> Node | None:
         if (x,) not in self._shared:
             made = make()
             if made is None:
@@ -116,7 +116,7 @@ class GraphWriter(NodeArguments):
             self._shared[(x,)] = made
         return self._shared[(x,)]
 
-    def change(self, x: Any, **given: Any) -> Any:
+    def change(self, x: Any, **given: object) -> Any:
         values = program.arguments(x)
         for name, value in given.items():
             new = value
@@ -129,7 +129,7 @@ class GraphWriter(NodeArguments):
         x.kwargs = {name: value for name, value in x.kwargs.items() if name not in first}
         return x
 
-    def decided(self, number: Any) -> Node:
+    def decided(self, number: object) -> Node:
         made = self(CONVERSION, number, self.dtype())
         facts.DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
         return made
@@ -138,16 +138,16 @@ class GraphWriter(NodeArguments):
         facts.SIGN_COUNTS.say(x, x.name)
         return x  # type: ignore[no-any-return]
 
-    def kept_or_zero(self, number: Any, x: Any) -> Node:
+    def kept_or_zero(self, number: object, x: object) -> Node:
         made = self(PRODUCT, number, x)
         facts.KEPT_OR_ZERO.say(made, made.name)
         return made
 
-    def with_qparams(self, x: Any, quantization: Any) -> Any:
+    def with_qparams(self, x: Any, quantization: object) -> Any:
         facts.QPARAMS.say(x, (x.name, quantization))
         return x
 
-    def number(self, x: Any) -> Node | None:
+    def number(self, x: object) -> Node | None:
         if not isinstance(x, Node) or facts.DECIDED.of(x) != x.name:
             return None
         (number,) = x.all_input_nodes
@@ -158,7 +158,7 @@ class GraphWriter(NodeArguments):
             return None
         with self._mode:
             row, values = x.meta["val"][0], [s.meta["val"] for s in states]
-        body, inputs = step_body(row, values, self._mode)
+        body, inputs = step_body(row, values)
         output = body.graph.output_node()
         output.meta = {k: v for k, v in self.node.meta.items() if k not in ("val", "tensor_meta")}
         write = GraphWriter(body, output, self.capabilities)
@@ -188,13 +188,13 @@ class GraphWriter(NodeArguments):
         name = str(getattr(program.value_of(self.node if x is None else x), "dtype", "")).removeprefix("torch.")
         return DType(name) if name in {d.value for d in DType} else None
 
-    def known(self, x: Any) -> Array | None:
+    def known(self, x: object) -> Array | None:
         if isinstance(x, (int, float)):
             return np.array([x], np.float64)
         value = None if is_trained(self.model, x) else self._computed(x)
         return None if value is None else value.detach().cpu().double().numpy()
 
-    def _computed(self, x: Any) -> torch.Tensor | None:
+    def _computed(self, x: object) -> torch.Tensor | None:
         """Return the value of a constant or of a transpose of one."""
         source = x
         while isinstance(source, Node) and program.overload_name(source) in TRANSPOSES:
@@ -202,23 +202,23 @@ class GraphWriter(NodeArguments):
         value: torch.Tensor | None = attribute(self.model, source)
         return value if value is None or source is x else evaluate(self.model, x)
 
-    def stored(self, x: Any) -> Array | None:
+    def stored(self, x: object) -> Array | None:
         value = attribute(self.model, x)
         if value is None:
             return None
         plain = value.detach().cpu()
         return (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy()
 
-    def is_constant(self, x: Any) -> bool:
+    def is_constant(self, x: object) -> bool:
         return is_constant(x)
 
-    def is_parameter(self, x: Any) -> bool:
+    def is_parameter(self, x: object) -> bool:
         return isinstance(attribute(self.model, x), torch.nn.Parameter)
 
-    def is_trained(self, x: Any) -> bool:
+    def is_trained(self, x: object) -> bool:
         return is_trained(self.model, x)
 
-    def call(self, x: Any) -> FloatCall | None:
+    def call(self, x: object) -> FloatCall | None:
         if not isinstance(x, Node) or not program.overload_name(x):
             return None
         return FloatCall(program.overload_name(x), program.arguments(x), len(x.users))
@@ -250,7 +250,7 @@ class GraphWriter(NodeArguments):
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
-def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+def _called(overload: str, given: Sequence[object]) -> tuple[Any, tuple[Any, ...]]:
     return program.overload_of(overload), tuple(map(program.in_torch, given))
 
 
@@ -267,7 +267,7 @@ _SENTENCES: dict[str, str] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def switch_of(rewrite: Callable[..., Any]) -> str:
+def switch_of(rewrite: Callable[..., object]) -> str:
     """Return the name by which a rewrite is disabled."""
     return rewrite.__name__.lstrip("_")
 
@@ -286,11 +286,11 @@ def float_rewrites() -> dict[str, str]:
     return dict(sorted((decompositions() | _SENTENCES).items()))
 
 
-def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
+def is_on(rewrite: Callable[..., object], disabled: Collection[str]) -> bool:
     return switch_of(rewrite) not in disabled
 
 
-def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: Any) -> None:
+def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: object) -> None:
     """Apply a rewrite of a whole program, which returns whether anything changed, unless it is disabled."""
     clean(model, is_on(rewrite, disabled) and rewrite(model, *more))
 

@@ -31,7 +31,7 @@ FILES = MicroNpuStage.FILES
 """Value for ``pipeline_stages`` of a recipe and `ExportSession.register_stage`."""
 
 
-def check_files_dir(folder: Any) -> Path | None:
+def check_files_dir(folder: object) -> Path | None:
     """Return the folder to write to, or None."""
     if not isinstance(folder, (str, Path)):
         raise OptionError(f"`files_dir` is {folder!r}; it is the path of a folder.", hint="a path such as 'out'")

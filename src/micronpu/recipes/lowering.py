@@ -138,7 +138,7 @@ def _zeros(inputs: Iterable[Node]) -> Inputs:
     return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=memory_format_of(v)) for v in values)
 
 
-def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:
+def post_training(quantizer: StaticQuantizer, calibration: object) -> QuantizationRecipe:
     """Return a recipe for post-training quantization.
 
     Args:
@@ -157,7 +157,7 @@ def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationR
 class _Calibration:
     """Calibration data, and facts about the model that are needed to check them."""
 
-    def __init__(self, calibration: Any) -> None:
+    def __init__(self, calibration: object) -> None:
         self._calibration = calibration
         self._examples: Inputs = ()
         self._in_training = ""
@@ -176,7 +176,7 @@ class _Calibration:
     def watch(self, prepared: GraphModule) -> GraphModule:
         """Refuse a model in training mode when it is called, because ExecuTorch replaces exceptions of a pass."""
 
-        def refuse(*_: Any) -> None:
+        def refuse(*_: object) -> None:
             raise ModelError(
                 f"The model is in training mode, in which `{self._in_training}` changes results.",
                 hint="model.eval() before the export",

@@ -79,7 +79,7 @@ class RecipeOptions:
             )
 
 
-def split_options(given: Mapping[str, Any], *kinds: type) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def split_options(given: Mapping[str, object], *kinds: type) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Split options by the dataclass that has a field of their name; the second result has the unknown ones."""
     known = [{f.name for f in fields(kind)} for kind in kinds]
     rest = {k: v for k, v in given.items() if not any(k in names for names in known)}
@@ -108,7 +108,7 @@ _CHIP_WORDS = ("config", "config_ini", "isa", "macs", "system_config", "target_c
 """Options of ExecuTorch's own recipes that choose the hardware: ignored, the program would be for another chip."""
 
 
-def own_chip(recipe: str, own: Mapping[str, Any], unknown: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+def own_chip(recipe: str, own: Mapping[str, object], unknown: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
     """Return a backend's options with the chip under this package's name; the unknown options that choose it are taken
     out."""
     names = [name for name in ("silicon", *_CHIP_NAMES) if name in own or name in unknown]
@@ -171,7 +171,7 @@ class NpuRecipeProvider(BackendRecipeProvider):
     def get_supported_recipes(self) -> Sequence[RecipeType]:
         return tuple(self.types.__members__.values())
 
-    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
         """Return a recipe, or None for a type of another backend.
 
         Args:
@@ -213,27 +213,27 @@ Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after or during training (QAT). Weights are int8."""
 
 
-def get_imxrt700_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+def get_imxrt700_recipe(quantization: Quantization = "int8", **options: object) -> ExportRecipe:
     """NXP i.MX RT700: Neutron, and CMSIS-NN on the Cortex-M33; see `get_chip_recipe`."""
     return get_chip_recipe("imxrt700", quantization, **options)
 
 
-def get_corstone300_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+def get_corstone300_recipe(quantization: Quantization = "int8", **options: object) -> ExportRecipe:
     """Arm Corstone-300: Ethos-U55, and CMSIS-NN on the Cortex-M55; see `get_chip_recipe`."""
     return get_chip_recipe("corstone300", quantization, **options)
 
 
-def get_corstone320_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+def get_corstone320_recipe(quantization: Quantization = "int8", **options: object) -> ExportRecipe:
     """Arm Corstone-320: Ethos-U85, and CMSIS-NN on the Cortex-M85; see `get_chip_recipe`."""
     return get_chip_recipe("corstone320", quantization, **options)
 
 
-def get_imx93_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+def get_imx93_recipe(quantization: Quantization = "int8", **options: object) -> ExportRecipe:
     """NXP i.MX 93: Ethos-U65, and ExecuTorch's portable kernels on the Cortex-A55; see `get_chip_recipe`."""
     return get_chip_recipe("imx93", quantization, **options)
 
 
-def get_chip_recipe(target: str, quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+def get_chip_recipe(target: str, quantization: Quantization = "int8", **options: object) -> ExportRecipe:
     """Return the recipe for a target; programs are the same as those of `micronpu.compile`.
 
     Args:

@@ -513,7 +513,7 @@ def student(freedom: int) -> float:
     return Z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def jackknife(figure: Callable[[float, float], float], *columns: Sequence[Any]) -> tuple[float, float] | None:
+def jackknife(figure: Callable[[float, float], float], *columns: Sequence[object]) -> tuple[float, float] | None:
     """Return the 95 % interval of a figure of two sums over samples (Tukey, 1958); None for fewer than two samples.
 
     Args:

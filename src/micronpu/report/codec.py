@@ -44,7 +44,7 @@ def flat(*names: str) -> dict[str, tuple[str, ...]]:
     return {FLAT: names}
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Any:
     """Return the value as types that `json.dumps` accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(kind: type[Value], data: Any) -> Value:
+def decode(kind: type[Value], data: object) -> Value:
     """Return a value of a class from the result of `encode`; unknown keys are ignored.
 
     Raises:
@@ -103,7 +103,7 @@ def decode_text(kind: type[Value], text: str | bytes, form: tuple[str, int], nam
 # ---------------------------------------------------------------- reading
 
 
-def _decode(kind: Any, data: Any, where: str) -> Any:
+def _decode(kind: object, data: object, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         (only,) = (a for a in arguments if a is not type(None))
@@ -128,14 +128,14 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     raise InternalError(f"{kind} has no form in JSON.")
 
 
-def _of(kind: Any, data: Any, where: str, what: str) -> Any:
+def _of(kind: Any, data: object, where: str, what: str) -> Any:
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
         shown = "null" if data is None else f"{str(data)[:40]!r}" if isinstance(data, str) else type(data).__name__
         raise DecodeError(f"{where or 'it'} must be {what}, but is {shown}")
     return data
 
 
-def _decode_object(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
+def _decode_object(kind: type[object], data: Mapping[str, object], where: str) -> Any:
     given: dict[str, Any] = {}
     for field, hint in fields_of(kind):
         if FLAT in field.metadata:
@@ -157,7 +157,7 @@ def _path(where: str, key: str) -> str:
 # ---------------------------------------------------------------- documentation of classes
 
 
-def attribute_texts(kind: type[Any]) -> dict[str, str]:
+def attribute_texts(kind: type[object]) -> dict[str, str]:
     """Return the docstring's text for each attribute, on one line; several attributes may share one text."""
     section = docstring(kind).partition("Attributes:\n")[2].split("\n\n")[0]
     parts = re.split(r"^    (\w+(?:, \w+)*): ", section, flags=re.MULTILINE)[1:]
@@ -165,7 +165,7 @@ def attribute_texts(kind: type[Any]) -> dict[str, str]:
     return {name: " ".join(text.split()) for names, text in pairs for name in names.split(", ")}
 
 
-def also(kind: type[Any]) -> tuple[str, ...]:
+def also(kind: type[object]) -> tuple[str, ...]:
     """Return names of the properties that are written beside the fields."""
     names: tuple[str, ...] = getattr(kind, "ALSO", ())
     return names

@@ -35,7 +35,7 @@ def shows(kind: type, form: Form = "terminal") -> Callable[[View], View]:
     return register
 
 
-def shown(value: Any, form: Form, *more: Any) -> Any:
+def shown(value: object, form: Form, *more: object) -> Any:
     if (type(value), form) not in _VIEWS:
         import_module(f"{__package__}.views")
     return _VIEWS[type(value), form](value, *more)
@@ -75,7 +75,7 @@ class Shown:
         return str(shown(self, "notebook")) if (type(self), "notebook") in _VIEWS else printed
 
 
-def _printed(value: Any) -> tuple[str, str]:
+def _printed(value: object) -> tuple[str, str]:
     """Return the terminal view as text and as HTML."""
     import io
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import BudgetError, OptionError
@@ -92,7 +91,7 @@ def _refuse(warnings: Sequence[ReportWarning]) -> None:
         raise BudgetError(warnings[0].what + more, hint=warnings[0].hint)
 
 
-def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] = str) -> None:
+def check_strict_use(strict: object, verify: bool, *, named: Callable[[str], str] = str) -> None:
     """Refuse ``strict`` without verification, which would find no warnings.
 
     Args:

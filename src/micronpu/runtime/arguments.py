@@ -37,7 +37,7 @@ def signature_of(value: TensorValue | None) -> TensorSignature | None:
     return None if value is None else TensorSignature(value.dtype, value.shape, value.dynamic)
 
 
-def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> None:
+def check_count(program: str, inputs: Sequence[object], method: MethodSummary) -> None:
     """Refuse a wrong number of inputs."""
     expected = method.inputs
     if len(inputs) != len(expected):
@@ -48,7 +48,7 @@ def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> N
         )
 
 
-def argument(program: str, position: int, given: Any, wanted: TensorValue) -> Any:
+def argument(program: str, position: int, given: object, wanted: TensorValue) -> Any:
     """Return an input for the runtime: checked, and in the memory layout of the program."""
     import torch
 
@@ -88,7 +88,7 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
     return physical.permute(inverse)
 
 
-def check_array(program: str, position: int, array: Any, wanted: TensorValue) -> None:
+def check_array(program: str, position: int, array: object, wanted: TensorValue) -> None:
     """Refuse what is no array of an input's element type and shape."""
     where = f"Input {position} of {program}"
     if not isinstance(array, np.ndarray):

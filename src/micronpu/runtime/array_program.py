@@ -55,7 +55,7 @@ class ArrayProgram(HostProgram):
     def _run_with_torch(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
         import torch
 
-        def array_of(value: Any) -> Any:
+        def array_of(value: object) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

@@ -125,7 +125,7 @@ def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Ar
     return tensor.view(torch.bfloat16) if dtype == _BFLOAT16 else tensor
 
 
-def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
+def pack_all(values: Sequence[object]) -> tuple[list[Any], list[bytes]]:
     """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged."""
     heads: list[Any] = []
     blobs: list[bytes] = []
@@ -145,7 +145,7 @@ def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
     return heads, blobs
 
 
-def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes], arrays: bool) -> tuple[Any, ...]:
+def unpack_all(heads: Sequence[object], blobs: Sequence[bytes], arrays: bool) -> tuple[Any, ...]:
     """Return the values that `pack_all` serialized; see `unpack`."""
     parts = list(blobs)
     if len(parts) != sum(isinstance(head, dict) for head in heads):
@@ -203,7 +203,7 @@ class IsolatedProgram:
             raise
 
     def run(
-        self, inputs: Sequence[Any], method: str, outputs: Sequence[TensorValue | None], arrays: bool = False
+        self, inputs: Sequence[object], method: str, outputs: Sequence[TensorValue | None], arrays: bool = False
     ) -> tuple[Any, ...]:
         """Run once on checked tensors or arrays, and return what the program says of its results; see
         `HostProgram.run`, `unpack`."""
@@ -280,7 +280,7 @@ class IsolatedProgram:
         return how, printed
 
 
-def _fits(head: Any, output: TensorValue | None) -> bool:
+def _fits(head: object, output: TensorValue | None) -> bool:
     if output is None or not isinstance(head, dict):
         return output is None and not isinstance(head, dict)
     shape = head["shape"]

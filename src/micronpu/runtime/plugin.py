@@ -241,9 +241,9 @@ class Plugin:
     def _run(
         self,
         handle: int,
-        inputs: Any,
+        inputs: object,
         num_inputs: int,
-        outputs: Any,
+        outputs: object,
         num_outputs: int,
         sink: int | None,
         context: int | None,

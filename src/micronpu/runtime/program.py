@@ -505,7 +505,7 @@ class HostProgram:
             f"{what}: {sentence}", hint=hint.rstrip(".") or "copy the file again, or compile the model again"
         )
 
-    def _arguments(self, inputs: Sequence[Any], method: MethodSummary, convert: Convert = argument) -> list[Any]:
+    def _arguments(self, inputs: Sequence[object], method: MethodSummary, convert: Convert = argument) -> list[Any]:
         """Return the inputs for the runtime: checked, and in the memory layout of the program."""
         check_count(self._name, inputs, method)
         found = [

@@ -236,7 +236,7 @@ class Backend(ABC):
         """
         return options
 
-    def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
+    def choose(self, target: Target, given: Mapping[str, object] | None = None) -> Any:
         """Return options for a target; missing ones get the chip's or their own defaults."""
         values = self.defaults(target) | dict(given or {}) | {"silicon": target.silicon}
         return self.options(**values)

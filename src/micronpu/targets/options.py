@@ -44,7 +44,7 @@ class Options:
 
     silicon: str
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: object, **given: object) -> Self:
         if cls.silicon_key in given.keys() - {"silicon"}:
             raise OptionError(
                 f"`{cls.__name__}` has no option `{cls.silicon_key}` any more.",
@@ -188,7 +188,7 @@ class Rules(list[Rule]):
 
         return register
 
-    def violated(self, node: Node, *arguments: Any, flavor: str = "") -> list[Reason]:
+    def violated(self, node: Node, *arguments: object, flavor: str = "") -> list[Reason]:
         """Return every limit of a rule set that an operator violates; empty if it satisfies all."""
         reasons = []
         for rule in self:

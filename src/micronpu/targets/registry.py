@@ -203,7 +203,7 @@ def _from_file(path: str, wanted: str) -> Target:
     return chosen[0]
 
 
-def options_for(target: Target, options: Options | None = None, given: Mapping[str, Any] | None = None) -> Any:
+def options_for(target: Target, options: Options | None = None, given: Mapping[str, object] | None = None) -> Any:
     """Return the options given for a target, or its defaults.
 
     Args:

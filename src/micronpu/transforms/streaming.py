@@ -81,7 +81,7 @@ class Streaming(nn.Module):
 
 
 @exclusive()
-def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int = 1) -> Streaming:
+def streaming(model: nn.Module, example_inputs: object, *, dim: int = -1, step: int = 1) -> Streaming:
     """Return a network that takes ``step`` new frames per call and keeps the required earlier ones as state.
 
     Each call returns the model's results for these frames after all earlier ones, with the same floats; operators over

@@ -54,7 +54,7 @@ def decompositions() -> Sequence[Any]:
     return tuple(importlib.import_module("executorch.exir.tracer")._default_decomposition_table())
 
 
-def is_edge_operator(target: Any) -> bool:
+def is_edge_operator(target: object) -> bool:
     """Return True if the target of a node is an operator of the edge dialect."""
     return type(target).__name__ == "EdgeOpOverload"
 
@@ -222,7 +222,7 @@ def load_program(data: bytes, *, profile: bool, debug_buffer_size: int) -> Any:
 
 
 @through(_RECORD)
-def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, inputs: Any) -> Any:
+def debug_record(reference: object, *, handles: object, delegates: object, outputs: object, inputs: object) -> Any:
     """Return an ETRecord of a program that was not made by ExecuTorch's compiler.
 
     Args:

@@ -109,7 +109,7 @@ def is_seen(package: str) -> bool:
 
 
 def declared(
-    name: str, use: str, *, parameters: tuple[str, ...] | None = None, probe: Callable[[], Any] | None = None
+    name: str, use: str, *, parameters: tuple[str, ...] | None = None, probe: Callable[[], object] | None = None
 ) -> Shim:
     """Declare a name, and add it to `SHIMS`."""
     assert name not in SHIMS, f"two shims for {name}"

@@ -121,7 +121,7 @@ def register_quantized_operators() -> None:
 def watched_calls(watch: Callable[..., None]) -> AbstractContextManager[Any]:
     """Return a context that calls ``watch(overload, args, kwargs, result)`` after each call of an ATen operator."""
 
-    def call(self: Any, overload: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call(self: object, overload: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = overload(*args, **(kwargs or {}))
         watch(overload, args, kwargs or {}, result)
         return result
@@ -132,11 +132,11 @@ def watched_calls(watch: Callable[..., None]) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def calls_before_decomposition(call: Callable[..., Any]) -> Iterator[None]:
+def calls_before_decomposition(call: Callable[..., object]) -> Iterator[None]:
     """Call ``call(overload, args, kwargs)`` in place of each ATen operator of the context, as `torch.export` sees it:
     before a composite operator is decomposed."""
 
-    def called(self: Any, overload: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def called(self: object, overload: object, types: object, args: object = (), kwargs: object = None) -> Any:
         return call(overload, args, kwargs or {})
 
     # torch has no other mode at this level; only its replaced method would use the tracer.

@@ -150,7 +150,7 @@ def is_annotated(node: Node) -> bool:
 
 
 @through(_ANNOTATED)
-def annotation(inputs: Mapping[Node, Any], output: Any) -> Any:
+def annotation(inputs: Mapping[Node, object], output: object) -> Any:
     """Return torchao's annotation of a node."""
     kind: Any = importlib.import_module(f"{_PT2E}.quantizer").QuantizationAnnotation
     return kind(input_qspec_map=dict(inputs), output_qspec=output, _annotated=True)

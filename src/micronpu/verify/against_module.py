@@ -24,7 +24,7 @@ from micronpu.verify.thresholds import EXPLAINED_BY_ROUNDING, NUDGE, SAME_AS_MOD
 _HINT = "random numbers, the time and attributes that forward changes as inputs or buffers: in a program, they stay"
 
 
-def of_module(model: Any, example_inputs: Any, given: Exported, trial: Trial) -> tuple[ReportWarning, ...]:
+def of_module(model: object, example_inputs: object, given: Exported, trial: Trial) -> tuple[ReportWarning, ...]:
     """Return a warning if the program computes something else than the user's module for the trial's first sample."""
     if not isinstance(model, nn.Module) or hasattr(model, "graph"):
         return ()
@@ -62,7 +62,7 @@ def _difference(model: nn.Module, examples: Row, program: Any, trial: Trial) -> 
     eager, differing = list[torch.Tensor](), list[Any]()
     called(seen=eager)
 
-    def compare(node: Any, value: Any, _: Any) -> Any:
+    def compare(node: Any, value: object, _: object) -> Any:
         if node.op == "call_function" and isinstance(value, torch.Tensor) and value.is_floating_point():
             alike = (x for x in eager if x.shape == value.shape)
             if all(_distance((value,), (x,)) > NUDGE * EXPLAINED_BY_ROUNDING for x in alike):
@@ -99,7 +99,7 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.seen = seen
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.is_floating_point():
             self.seen.append(result.clone())

@@ -373,7 +373,7 @@ def joined(values: Sequence[torch.Tensor]) -> Array:
 
 
 def _bootstrapped(
-    metric: Metric, outputs: Any, labels: Any, inputs: tuple[Array, ...], lengths: Sequence[int]
+    metric: Metric, outputs: object, labels: object, inputs: tuple[Array, ...], lengths: Sequence[int]
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of a metric by resampling samples or recordings; None if few, or if the metric fails."""
     if len(lengths) < at.FEWEST_RESAMPLED:

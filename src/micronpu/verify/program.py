@@ -247,7 +247,7 @@ def _hangs_on_rounding(
     return bool((nearest[known] <= near).all())
 
 
-def _floats(integer_io: IntegerIO | None, results: Sequence[Any]) -> Tensors:
+def _floats(integer_io: IntegerIO | None, results: Sequence[object]) -> Tensors:
     """Return results in the dtypes of the float program."""
     found = tensors_of(results)
     return found if integer_io is None else integer_io.dequantize(found)
@@ -275,7 +275,7 @@ def _recorded(module: GraphModule, rows: Sequence[Tensors]) -> dict[str, Array]:
     """Run a quantized module; return the integers that it computes, of the last call."""
     integers: dict[str, Array] = {}
 
-    def record(n: Node, result: Any, _: object) -> Any:
+    def record(n: Node, result: object, _: object) -> Any:
         if isinstance(result, torch.Tensor) and result.dtype in (torch.int8, torch.int16, torch.int32):
             if n.op == "get_attr":  # it was an input when partitions were made, and is written at the end of the call
                 integers[str(n.target).removeprefix(PREFIX)] = result.numpy().copy()

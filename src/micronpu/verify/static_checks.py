@@ -359,7 +359,7 @@ def _small_part(
     )
 
 
-def _taken(node: Any) -> Node | None:
+def _taken(node: object) -> Node | None:
     """Return the operator that takes a part of a value with calibrated qparams, through operators that only move it."""
     found = None
     while isinstance(node, Node):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from micronpu.base.arguments import check_switch, check_type, described
 from micronpu.base.errors import OptionError
@@ -68,7 +67,7 @@ class Verification(HeldOut):
         check_switch("verify_import", self.verify_import)
 
     @classmethod
-    def of(cls, given: Any) -> Verification:
+    def of(cls, given: object) -> Verification:
         """Convert the argument of `micronpu.compile`: True and False are `run`, and budgets `budgets`.
 
         Raises:

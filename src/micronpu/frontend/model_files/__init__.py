@@ -37,7 +37,7 @@ def is_model_file(model: object) -> bool:
 
 
 def read_model(
-    path: str | os.PathLike[str], shapes: Shapes = (), *, verify_import: bool = True, calibration: Any = None
+    path: str | os.PathLike[str], shapes: Shapes = (), *, verify_import: bool = True, calibration: object = None
 ) -> FileModel:
     """Read a LiteRT or ONNX file, and compare the module with the file's own runtime.
 
@@ -62,7 +62,7 @@ def read_model(
         return _read(data, name, shapes, verify_import, calibration)
 
 
-def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: Any) -> FileModel:
+def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: object) -> FileModel:
     if name.suffix.lower() == ".onnx":
         from micronpu.frontend.model_files.onnx import read_onnx
         from micronpu.frontend.model_files.onnx_runtime import OnnxRuntime
@@ -88,7 +88,7 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: An
     return replace(read, examples=integer_io.quantize(read.examples))
 
 
-def _read_with(network: Network, name: Path, started: Started | None, calibration: Any) -> FileModel:
+def _read_with(network: Network, name: Path, started: Started | None, calibration: object) -> FileModel:
     """Return a network as a module, with a note why it could not be compared with its file's runtime.
 
     Args:
@@ -115,7 +115,7 @@ def _check_shapes(shapes: Any) -> None:
         )
 
 
-def opened(model: Any, example_inputs: Any, calibration: Any, verify_import: bool = True) -> tuple[Any, Any, Any]:
+def opened(model: Any, example_inputs: Any, calibration: object, verify_import: bool = True) -> tuple[Any, Any, Any]:
     """Return the model argument of `micronpu.compile` as a module, with inputs and calibration data in the same order.
 
     Args:

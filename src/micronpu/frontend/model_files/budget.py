@@ -43,7 +43,7 @@ class Budget:
                 hint="a model that fits a microcontroller",
             )
 
-    def spend_on(self, where: str, compute: Callable[[], Any]) -> Any:
+    def spend_on(self, where: str, compute: Callable[[], object]) -> Any:
         """Compute on tensors without data, and `spend` the operations that it takes with data."""
 
         def watch(overload: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -37,7 +37,7 @@ LAST, FIRST = "channels last", "channels first"
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
-def _names(enumeration: Any) -> dict[int, str]:
+def _names(enumeration: object) -> dict[int, str]:
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
@@ -144,7 +144,7 @@ class FileOperator:
         """True if the operand is given."""
         return i < len(self.inputs) and self.inputs[i] is not None
 
-    def option(self, name: str, default: Any = 0) -> Any:
+    def option(self, name: str, default: object = 0) -> Any:
         return getattr(self.options, name, default) if self.options is not None else default
 
 
@@ -203,7 +203,7 @@ def parse(data: bytes, sizes: Mapping[int, tuple[int, ...]] | None = None) -> Li
 def _count(model: Any, budget: Budget) -> None:
     """Count the entries of all lists before they are unpacked: lists may share tables, and numbers."""
 
-    def spend(table: Any, *lists: str, weight: int = 1) -> None:
+    def spend(table: object, *lists: str, weight: int = 1) -> None:
         if table is not None:
             entries = sum(getattr(table, f"{name}Length")() for name in lists)
             budget.spend(Cost.ENTRIES, weight * entries, "The LiteRT file")

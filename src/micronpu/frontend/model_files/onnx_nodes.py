@@ -68,7 +68,7 @@ def _decoded(attribute: Any) -> Any:
     return texts if not isinstance(value, bytes) and _is_list(value) else texts[0]
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (bytes, str))
 
 
@@ -278,7 +278,7 @@ class OnnxBuilder(NetworkBuilder):
         self.declared: dict[str, tuple[list[int | None] | None, int]] = {}
         self.has_open_sizes = False
 
-    def constant(self, given: Any, name: str) -> torch.Tensor:
+    def constant(self, given: object, name: str) -> torch.Tensor:
         """Return a constant of the file, wherever it stands."""
         return constant_of(given, name, self.path, self.budget)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -281,7 +281,7 @@ def _farthest(ours: torch.Tensor, theirs: torch.Tensor) -> str:
     return f"such as {ours.reshape(-1)[at].item():.6g} where it has {theirs.reshape(-1)[at].item():.6g}"
 
 
-def calls_of(calibration: Any, network: Network) -> list[Row]:
+def calls_of(calibration: object, network: Network) -> list[Row]:
     """Return the first calls of calibration data that can be read twice: a list, or a tensor of rows.
 
     Data that do not fit the inputs are left to calibration, which explains what is wrong.

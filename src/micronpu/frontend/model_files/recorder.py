@@ -164,7 +164,7 @@ class _Recorder:
         self.hold(shape_only, self.module.graph.get_attr(path))
         return shape_only
 
-    def _node_of(self, value: Any) -> Any:
+    def _node_of(self, value: object) -> Any:
         """Return the node of a tensor, a new constant for one that a step made from numbers; "cpu" for a device."""
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
@@ -175,7 +175,7 @@ class _Recorder:
             self._made.append(value)
         return self.nodes[value]
 
-    def _called(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _called(self, overload: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Return the result of an ATen operator, and append its node."""
         if short_name(overload) in facts.OF_NUMBERS:
             return args[0]

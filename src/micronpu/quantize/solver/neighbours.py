@@ -91,7 +91,7 @@ def _observe_operands(places: Places) -> None:
     """Connect the observers of averages and clamps with those of their operands, of at most `FINER_DEPTH` in a row."""
     depths = dict[Any, int]()
 
-    def depth(seen: Any) -> int:
+    def depth(seen: object) -> int:
         both = (seen.own, seen.group) if isinstance(seen, PartObserver) else (seen,)
         return max(depths.get(observer, 0) for observer in both)
 
@@ -369,7 +369,7 @@ def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any
     return inputs[0].clamp(min=-at.MASKED_FLOOR), *inputs[1:]
 
 
-def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
+def _is_of_shape(x: torch.Tensor, shape: tuple[object, ...]) -> bool:
     """Return True if a value has a shape, some of whose sizes may be known only at run time."""
     pairs = list(zip(x.shape, shape, strict=False))
     return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))

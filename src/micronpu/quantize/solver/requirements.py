@@ -33,7 +33,7 @@ def requirements(
     config_of: ConfigOf,
     able: Capabilities,
     io: QuantizationConfig | None = None,
-    known: Mapping[Value, Any] | None = None,
+    known: Mapping[Value, object] | None = None,
 ) -> Notes:
     """Return the annotations of all values whose operators micronpu knows.
 

@@ -137,12 +137,12 @@ class Emitter:
         HANDLES.say(made, self._handles)
         return made
 
-    def aten(self, overload: str, *arguments: Any, **keywords: Any) -> fx.Node:
+    def aten(self, overload: str, *arguments: object, **keywords: object) -> fx.Node:
         made = self._aten(overload, *arguments, **keywords)
         HANDLES.say(made, self._handles)
         return made
 
-    def kernel(self, name: str, shape: Sequence[int], *operands: Any, dtype: torch.dtype = torch.int8) -> fx.Node:
+    def kernel(self, name: str, shape: Sequence[int], *operands: object, dtype: torch.dtype = torch.int8) -> fx.Node:
         """Call a CMSIS-NN kernel with all arguments of its schema; ``shape`` is the shape of the result."""
         made = self.call(CoreKernel(name), *operands)
         made.meta["val"] = torch.empty(tuple(shape), dtype=dtype, device="meta")
@@ -472,7 +472,7 @@ _FEW_CHANNELS = 16
 _SUM_BYTES = 4
 
 
-def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
+def _bytes(query: str, core: Core, *arguments: object, **geometry: object) -> int:
     """Query CMSIS-NN for the size of scratch memory, which depends on the core's instruction set."""
     library = cmsis_nn()
     backend = getattr(library.Backend, core.instructions.value)

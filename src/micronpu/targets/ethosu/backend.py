@@ -69,7 +69,7 @@ class EthosU(Backend):
             **({"separate_io": True} if runs_linux(target.chip.core) else {}),
         }
 
-    def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
+    def choose(self, target: Target, given: Mapping[str, object] | None = None) -> Any:
         """Keep a Vela configuration chosen by the user."""
         given = dict(given or {})
         if given.get("system_config") or given.get("config_ini"):

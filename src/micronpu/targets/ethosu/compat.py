@@ -172,7 +172,7 @@ class EthosUCompileSpec:
         extra_flags: Sequence[str] | None = None,
         config_ini: str | None = None,
         external_block_placements: VelaExternalBlockPlacements | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         given: dict[str, Any] = {
             "system_config": system_config,
@@ -256,7 +256,7 @@ def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | N
     return made
 
 
-def options_of(spec: Any) -> EthosUOptions:
+def options_of(spec: object) -> EthosUOptions:
     """Return the options of a partitioner or a quantizer, given in either form."""
     if isinstance(spec, EthosUCompileSpec):
         return spec.options
@@ -387,7 +387,7 @@ class EthosUQuantizer(StaticQuantizer):
 
 
 def TOSAQuantizationConfig(  # noqa: N802
-    input_activation: Any, output_activation: Any, weight: Any, bias: Any, label: str | None = None
+    input_activation: object, output_activation: object, weight: object, bias: object, label: str | None = None
 ) -> QuantizationConfig:
     """Return a configuration from torchao's specs, with ExecuTorch's name and arguments.
 

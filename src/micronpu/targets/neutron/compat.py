@@ -37,7 +37,7 @@ from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 _FLAVOR = "SDK_"
 
 
-def _one(name: str, *given: Any) -> Any:
+def _one(name: str, *given: object) -> Any:
     """Return the value of an option with several names; None if none is given."""
     values = [value for value in given if value is not None]
     if any(value != values[0] for value in values):
@@ -64,7 +64,7 @@ def generate_neutron_compile_spec(
     sdk_version: str = "",
     disabled_passes: Sequence[str] = (),
     excluded_graph_passes: Sequence[str] = EXCLUDED_GRAPH_PASSES,
-    **others: Any,
+    **others: object,
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; see `NeutronOptions` for the arguments.
 
@@ -146,7 +146,7 @@ class NeutronCompileSpecBuilder:
         fetch_constants_to_sram: bool = False,
         dump_kernel_selection_code: bool = False,
         use_profiling: bool = False,
-        **options: Any,
+        **options: object,
     ) -> NeutronCompileSpecBuilder:
         """Set chip and options; see `generate_neutron_compile_spec`, whose arguments have another order."""
         self._options = {
@@ -213,8 +213,8 @@ class NeutronPartitioner(DevicePartitioner):
         compile_spec: list[CompileSpec] | None = None,
         neutron_target_spec: NeutronTargetSpec | None = None,
         custom_delegation_options: CustomDelegationOptions | None = None,
-        post_quantization_state_dict: Mapping[str, Any] | None = None,
-        preserve_ops: Sequence[Any] | None = None,
+        post_quantization_state_dict: Mapping[str, object] | None = None,
+        preserve_ops: Sequence[object] | None = None,
         check_op_support: Callable[[Node], bool] | None = None,
     ) -> None:
         for name, given, kind in (
@@ -257,7 +257,7 @@ class NeutronEdgePassManager(ExportedProgramPassManager):
         passes: user-defined edge passes, run before, in this order.
     """
 
-    def __init__(self, passes: Sequence[Any] | None = None) -> None:
+    def __init__(self, passes: Sequence[object] | None = None) -> None:
         own = () if passes is None else items("passes", passes, "edge passes")
         for each in own:
             if not callable(each):

@@ -38,7 +38,7 @@ class CustomDelegationOptions:
 
     allow_no_op_partitions: bool = False
 
-    def __init__(self, allow_no_op_partitions: bool = False, **others: Any) -> None:
+    def __init__(self, allow_no_op_partitions: bool = False, **others: object) -> None:
         if others:
             raise OptionError(
                 f"CustomDelegationOptions has no option `{next(iter(others))}`.",

@@ -202,7 +202,7 @@ def _read_log(path: Path) -> str:
         return file.read().decode("utf-8", errors="replace")
 
 
-def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, object]) -> Mapping[str, Any]:
     result: Any = None
     if code == 0:
         with contextlib.suppress(OSError, ValueError):
@@ -218,7 +218,7 @@ def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any
     return result
 
 
-def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
+def _failure(kind: str, detail: str, log: str, request: Mapping[str, object]) -> ConverterError:
     wanted, target, sdk = request.get("sdk_version"), request.get("target"), f"The Neutron converter {PACKAGE}"
     first, newer = detail.splitlines()[0] if detail else "an error without a message", "another version of the SDK"
     omit, without = "leave it out", "operators_not_to_delegate with the operator that it names"

@@ -93,7 +93,7 @@ def _load(wanted: str) -> tuple[Any, dict[str, str]]:
     return sdk, versions
 
 
-def _function(owner: Any, name: str) -> Any:
+def _function(owner: object, name: str) -> Any:
     function = getattr(owner, name, None)
     if not callable(function):
         raise _FailureError("function", f"{getattr(owner, '__name__', PACKAGE)}.{name}")
@@ -161,7 +161,7 @@ def _known_targets() -> Iterable[str]:
         return ()
 
 
-def _set_flag(options: Any, flag: str) -> None:
+def _set_flag(options: object, flag: str) -> None:
     """Set the attribute for a flag such as ``--verbose`` or ``--dump-after-import=console``."""
     name, equals, text = flag.lstrip("-").partition("=")
     known = {a.replace("_", "").lower(): a for a in dir(options) if not a.startswith("_")}

@@ -98,7 +98,7 @@ class Compressed:
     corrections: tuple[str, ...] = ()
 
 
-def check_compress(given: Any) -> float | None:
+def check_compress(given: object) -> float | None:
     """Return the maximum loss of agreement, or None to keep the weights."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1):
         raise OptionError(
@@ -196,10 +196,10 @@ def _note(widths: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
 @exclusive()
 def sparsify(
     model: nn.Module | ExportedProgram,
-    calibration: Any,
+    calibration: object,
     target: str,
     *,
-    example_inputs: Sequence[Any] | Tensor | None = None,
+    example_inputs: Sequence[object] | Tensor | None = None,
     sparsity: SparsityOptions | None = None,
     score: Score | None = None,
     quantization: HowToQuantize = None,
@@ -288,7 +288,7 @@ class Transforms:
         check_type("passes", self.passes, Pipeline, type(None), hint='Pipeline().without("fuse_activations")')
 
     @classmethod
-    def of(cls, given: Any) -> Transforms:
+    def of(cls, given: object) -> Transforms:
         """Convert an argument of `micronpu.compile`: a pattern or `SparsityOptions` is `sparsity`, a `Pipeline` is
         `passes`.
 

@@ -241,7 +241,7 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
     """
     parameters = {name: p for name, p in module.named_parameters() if name in masks}
 
-    def apply(*_: Any) -> None:
+    def apply(*_: object) -> None:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.mul_(masks[name])
@@ -343,7 +343,7 @@ def stateless(model: GraphModule, states: States) -> Iterator[int]:
             model.meta[KEY] = states
 
 
-def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
+def results(model: Callable[..., object], rows: Iterable[Row]) -> list[Tensor]:
     """The float outputs for all samples, one tensor for each output of the program."""
     found: list[list[Tensor]] = []
     with torch.no_grad():
@@ -352,7 +352,7 @@ def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
-def floats(result: Any) -> list[Tensor]:
+def floats(result: object) -> list[Tensor]:
     return [
         t if t.dim() else t.reshape(1) for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()
     ]
@@ -384,7 +384,7 @@ class Moments:
     def mean(self, attribute: str) -> Tensor:
         return self.moments[attribute] / max(self.samples[attribute], 1)
 
-    def _add_inputs(self, n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
+    def _add_inputs(self, n: Node, result: object, values: Mapping[Node, Any]) -> Any:
         layer = self._layer_of.get(n.name)
         if layer is None:
             return result
@@ -446,7 +446,7 @@ def read_by_kernel(
     return columns.permute(0, 1, 4, 3, 2).reshape(-1, places * channels), result
 
 
-def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+def _padding(padding: object, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
     """Padding in the format of `torch.nn.functional.pad`: the last axis first."""
     found: list[int] = []
     for axis in reversed(range(len(kernel))):

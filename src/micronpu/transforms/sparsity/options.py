@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
@@ -80,7 +79,7 @@ class SparsityOptions:
         object.__setattr__(self, "dense", tuple(names))
 
 
-def sparsity_options(given: Any) -> SparsityOptions | None:
+def sparsity_options(given: object) -> SparsityOptions | None:
     """Return the options for None, the name of a pattern, or options."""
     if given is None or isinstance(given, SparsityOptions):
         return given

@@ -6,7 +6,6 @@ import functools
 import json
 from html import escape
 from importlib import resources
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -17,7 +16,7 @@ from micronpu.report.views.rows import cost_texts, macs_text, weight
 _FOLDER = resources.files(__name__)
 
 
-def page(template: str, title: str, **words: Any) -> str:
+def page(template: str, title: str, **words: object) -> str:
     """Return a page of a template of this folder; texts among the words are escaped."""
     return _templates().get_template(template).render(words, title=title)
 
@@ -27,7 +26,7 @@ def part(name: str) -> Markup:
     return Markup((_FOLDER / name).read_text(encoding="utf-8").strip())
 
 
-def data(name: str, value: Any) -> Markup:
+def data(name: str, value: object) -> Markup:
     """Return data for a script: JSON that cannot close the element."""
     text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
     return Markup(f'<script type="application/json" id="{name}">{text}</script>')

@@ -99,7 +99,7 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
 
 
 def integers_for(
-    inputs: Sequence[tuple[Sequence[int], Any]], counts: Sequence[int], seed: int, row: int
+    inputs: Sequence[tuple[Sequence[int], object]], counts: Sequence[int], seed: int, row: int
 ) -> list[Array]:
     """Integers to run a program on; every second set is near zero.
 
@@ -127,7 +127,7 @@ def compare(
     content: EthosUPayload,
     accelerator: str,
     model: bytes,
-    inputs: Sequence[tuple[Sequence[int], Any]],
+    inputs: Sequence[tuple[Sequence[int], object]],
     rows: int = ROWS,
     counts: Sequence[int] = (),
     most: int = MOST_ROWS,

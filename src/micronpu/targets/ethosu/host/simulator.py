@@ -335,7 +335,7 @@ class EthosUSimulator:
     def _run(self, commands: bytes, regions: Any, ranges: Any, handle: Callable[[Any], None] | None) -> None:
         failure: list[BaseException] = []
 
-        def watched(_: Any, operation: Any) -> int:
+        def watched(_: object, operation: Any) -> int:
             # An exception must not leave a callback: it stops the run and is raised here.
             try:
                 assert handle is not None

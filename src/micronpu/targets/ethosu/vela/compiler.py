@@ -50,7 +50,7 @@ _NO_MATTER = (
 """Options that no plan depends on: their effect is in the Vela configuration, or in the payload."""
 
 
-def entry_of(kind: str, *inputs: Any) -> Entry:
+def entry_of(kind: str, *inputs: object) -> Entry:
     """Return the cache entry of a result from Vela, or from the code that writes and runs programs for it."""
     return CACHE.entry(kind, _TOOLS, _vela(), *inputs)
 

@@ -57,7 +57,7 @@ def main() -> None:
             del model, answer, constants  # or they stay in memory during the next request
 
 
-def _answer(regor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, bytes]:
+def _answer(regor: Any, arguments: tuple[object, ...], options: dict[str, Any]) -> tuple[Any, bytes]:
     try:
         compiled = regor.compile(*arguments, **options)
     except Exception as error:  # regor raises RuntimeError and its own exceptions
