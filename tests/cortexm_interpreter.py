@@ -14,6 +14,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from micronpu.base.errors import ModelError
+from micronpu.base.texts import plural
 from tests.cortexm_reference import REFERENCES
 
 NAMESPACE = "cortex_m"
@@ -94,7 +95,8 @@ def run_reference(program: ExportedProgram, *inputs: torch.Tensor) -> tuple[torc
     user_inputs = list(signature.user_inputs)
     if len(inputs) != len(user_inputs):
         raise ModelError(
-            f"The program takes {len(user_inputs)} inputs, but {len(inputs)} were given.", hint="one per input"
+            f"The program takes {plural(len(user_inputs), 'input')}, but got {len(inputs)}.",
+            hint="one per input",
         )
     named = dict(zip(user_inputs, inputs, strict=True))
     lifted = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}

@@ -19,10 +19,10 @@ import torch
 import micronpu
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import MicroNpuError, OptionError
+from micronpu.base.texts import plural
 from micronpu.frontend.export import as_inputs
 from micronpu.program.io import io_of
 from micronpu.program.plan import read_plan
-from micronpu.report.texts import plural
 from micronpu.targets.registry import target_required
 from micronpu.upstream.torch import tree_leaves
 

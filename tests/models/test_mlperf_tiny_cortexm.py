@@ -114,7 +114,7 @@ def test_keyword_spotting_takes_less_than_10_ms() -> None:
 
 def test_reference_wants_every_input() -> None:
     edge, _, (x, *_) = lowered("DeepAutoEncoder")
-    with pytest.raises(ModelError, match=r"takes 1 inputs, but 2 were given\. Try: one per input"):
+    with pytest.raises(ModelError, match=r"takes 1 input, but got 2\. Try: one per input"):
         run_reference(edge, x, x)
 
 

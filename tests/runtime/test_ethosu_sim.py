@@ -200,7 +200,7 @@ def test_output_not_written() -> None:
 
 def test_inputs_that_do_not_fit() -> None:
     payload = copy().payload(inputs=[IN], outputs=[OUT])
-    with pytest.raises(ModelError, match="1 inputs, but 0"):
+    with pytest.raises(ModelError, match="1 input, but 0"):
         simulator().run(payload, [])
     with pytest.raises(ModelError, match="Input 0 has 4 elements"):
         simulator().run(payload, [X[0, :, 0]])

@@ -77,7 +77,7 @@ def test_other_counts_are_refused():
     plugin, data = load_plugin(), to_tosa(JOIN.graph()).data
     held = ctypes.create_string_buffer(data)
     assert not plugin._create(b"", ctypes.addressof(held), len(data), 0, 0, int(Mode.REFERENCE), 1, 1)
-    assert "has 1 inputs and 1 outputs, but the program inside the payload has 2 and 1" in str(plugin._local.cause)
+    assert "has 1 input and 1 output, but the program inside the payload has 2 and 1" in str(plugin._local.cause)
 
 
 @pytest.mark.parametrize("size", [0, 7, 16, 60, 200])

@@ -1,13 +1,18 @@
-"""Hints that are expressions do what they say."""
+"""Hints that are expressions do what they say, and messages count as one does."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
+import micronpu
+from micronpu.base.texts import inside
 from micronpu.deploy.build import _tool_error
 from micronpu.runtime.arguments import _reshaped
 
@@ -68,3 +73,29 @@ BUILDS = [
 @pytest.mark.parametrize("lines, said", BUILDS)
 def test_a_build_quotes_the_linker_and_not_its_caller(lines: tuple[str, ...], said: str) -> None:
     assert _tool_error(lines).startswith(said)
+
+
+COUNTED = re.compile(r" (inputs|outputs|methods)\b")
+
+
+def test_messages_do_not_say_one_inputs() -> None:
+    """A count before a plural is `plural(count, noun)`, unless it is the second of two, as in "1 of 3 inputs"."""
+    found = []
+    for path in Path(micronpu.__file__).parent.rglob("*.py"):
+        for text in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.JoinedStr)):
+            for before, count, after in zip(["", *map(said, text.values)], text.values, text.values[1:], strict=False):
+                if (
+                    isinstance(count, ast.FormattedValue)
+                    and COUNTED.match(said(after))
+                    and not before.endswith(("of ", "most "))
+                ):
+                    found.append(f"{path.name}:{text.lineno}{said(after)}")
+    assert not found
+
+
+def said(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else ""
+
+
+def test_an_unnamed_program_is_named_within_a_sentence() -> None:
+    assert (inside("The program"), inside("net.pte")) == ("the program", "net.pte")

@@ -21,6 +21,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, OptionError, first_line, one_of
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.compiler.quantized import of_bound_method
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
@@ -205,7 +206,7 @@ def _cut(data: object, examples: tuple[torch.Tensor, ...]) -> Any:
         return data
     if len(data) % size:
         raise ModelError(
-            f"The {len(data)} rows of the data cannot be cut into batches of {size}, which the program takes.",
+            f"The {plural(len(data), 'row')} of the data cannot be cut into the program's batches of {size}.",
             hint=f"{len(data) - len(data) % size} rows",
         )
     return [data[i : i + size] for i in range(0, len(data), size)]

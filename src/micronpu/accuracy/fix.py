@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.texts import plural
 from micronpu.compiler.candidates import Allowed, Cures, Modules, Settings, Tried
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Search
@@ -138,7 +139,7 @@ class _Fix:
         if len(judging) < _FEWEST:
             needed = 2 * _FEWEST if subject.ranges is not None else 4 * _FEWEST
             raise ModelError(
-                f"There are {len(choosing)} rows to choose by and {len(judging)} others to judge by, too few "
+                f"{plural(len(choosing), 'row')} to choose by and {len(judging)} to judge by are too few "
                 "to tell a gain from chance.",
                 hint=f"{needed} rows or more, better a hundred",
             )

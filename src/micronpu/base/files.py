@@ -115,15 +115,8 @@ def read_file(
         with open(os.open(name, READ | (0 if links else _NO_LINKS)), "rb") as file:
             return read_regular(file, begin, size)
     except OSError as error:
-        hint = _inside(name) if name.is_dir() else "check the path"
+        hint = "a file in it" if name.is_dir() else "check the path"
         raise FileError(f"{shown} cannot be read: {error.strerror or error}.", hint=hint) from error
-
-
-def _inside(folder: Path) -> str:
-    """Return what to try in place of a folder, which may be that of `micronpu deploy`."""
-    first = min(folder.glob("*.pte"), default=None)
-    builds = f", or `micronpu board build {folder}`" if first and (folder / "CMakeLists.txt").is_file() else ""
-    return f"{first or 'a file in it'}{builds}"
 
 
 def read_regular(file: IO[bytes], begin: int = 0, size: int = -1) -> bytes:

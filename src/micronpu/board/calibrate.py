@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from micronpu.base.errors import OptionError
+from micronpu.base.texts import plural
 from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog
 from micronpu.chips import MEASURED, Chip
 from micronpu.chips.edit import Place
@@ -23,7 +24,6 @@ from micronpu.program.plan import Plan
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation
-from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS
 
 _NPU = "NPU"

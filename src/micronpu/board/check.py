@@ -14,6 +14,7 @@ import numpy as np
 from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
+from micronpu.base.texts import plural
 from micronpu.board.boards import BoardSpec, find_board
 from micronpu.board.elf import Elf
 from micronpu.board.faults import npu_in
@@ -25,7 +26,6 @@ from micronpu.board.nsys import NsysBoard
 from micronpu.board.nsys_tools import RUNNER
 from micronpu.board.session import SECONDS, VirtualBoard
 from micronpu.report.codec import encode, flat, named
-from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram
 from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
 

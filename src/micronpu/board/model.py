@@ -15,13 +15,13 @@ from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
+from micronpu.base.texts import inside, plural
 from micronpu.board.runners import FIRMWARE
 from micronpu.program.edit import with_method_first, with_payloads
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_BYTES, ELEMENT_TYPES, IDENTIFIER, PteSummary, TensorValue, read_pte
-from micronpu.report.texts import plural
 from micronpu.runtime.arguments import check_array
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.backend import EthosU
@@ -74,8 +74,7 @@ class BoardModel:
 
     @property
     def name_inside(self) -> str:
-        """Its name within a sentence."""
-        return f"the {self.name[4:]}" if self.name.startswith("The ") else self.name
+        return inside(self.name)
 
     def pack(self, arrays: Sequence[Array]) -> bytes:
         """Return the inputs as concatenated bytes for the board's memory."""
@@ -152,7 +151,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         raise UnsupportedError(f"{name} is for several NPUs: {', '.join(accelerators)}.")
     if any(io.region in APART for p in payloads for io in (*p.inputs, *p.outputs)):
         raise UnsupportedError(
-            f"The inputs and outputs of {name} lie apart from the scratch memory, as Linux wants them, and "
+            f"The inputs and outputs of {inside(name)} lie apart from the scratch memory, as Linux wants them, and "
             "Arm's runner for a microcontroller has them inside.",
             hint="separate_io=False, or a target whose core runs no Linux",
         )
@@ -241,7 +240,7 @@ def _litert(data: bytes, name: str) -> _LiteRt:
             shape = table.vector(0).integers()
             code = table.integer(1, "<b")
             if code not in _LITERT_TYPES or index >= len(offsets):
-                raise UnsupportedError(f"The {label.replace('_', ' ')} of {name} has a type that no Ethos-U takes.")
+                raise UnsupportedError(f"No Ethos-U takes the type of the {label.replace('_', ' ')} of {inside(name)}.")
             number = next(k for k, v in ELEMENT_TYPES.items() if v == _LITERT_TYPES[code])
             return ProgramIO(label, TensorValue(number, shape, tuple(range(len(shape))), False)), int(offsets[index])
 

@@ -15,8 +15,8 @@ from typing import Any
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.base.parsing import parse_toml
+from micronpu.base.texts import plural
 from micronpu.chips.core import find_core, runs_cmsis_nn
-from micronpu.report.texts import plural
 
 CMSIS_NN = "cmsis-nn"
 MEASURED = "measured"

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file
+from micronpu.base.texts import NOTHING
 from micronpu.chips import Chips, load_chip, shipped_chips
 from micronpu.chips.chip import parse_chip, text_of
 from micronpu.cli import console
-from micronpu.report.texts import NOTHING
 from micronpu.targets.registry import find_target
 
 if TYPE_CHECKING:

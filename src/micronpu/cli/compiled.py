@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import micronpu
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import read_file
 from micronpu.cli import console
 from micronpu.cli.named_models import is_named
@@ -31,10 +31,18 @@ def c_name(path: Path) -> str:
     return re.sub(r"\W", "_", stem, flags=re.ASCII)
 
 
+def read_program(path: Path) -> bytes:
+    """Read a program; a folder, such as one of `micronpu deploy`, is refused with the program in it."""
+    if (first := min(path.glob("*.pte"), default=None)) is None:
+        return read_file(path)
+    builds = f", or `micronpu board build {path}`" if (path / "CMakeLists.txt").is_file() else ""
+    raise FileError(f"{path} is a folder, and a program is expected.", hint=f"{first}{builds}")
+
+
 def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, bytes]]:
     """Return a program and the data files that belong to it; a model is compiled with the default options."""
     if not is_model(path):
-        return read_file(path), beside(path)
+        return read_program(path), beside(path)
     from micronpu.cli.files import load_calibration, load_with
     from micronpu.report.warnings import AccuracyWarning
 

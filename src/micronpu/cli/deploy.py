@@ -18,8 +18,9 @@ from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import read_file, write_file
 from micronpu.base.installed import how_to_install
 from micronpu.base.leaving import scratch_folder
+from micronpu.base.texts import plural
 from micronpu.cli import console
-from micronpu.cli.compiled import beside, c_name, program_of
+from micronpu.cli.compiled import beside, c_name, program_of, read_program
 from micronpu.cli.options import Target, complete_target
 from micronpu.deploy.folder import write_folder
 from micronpu.targets.registry import find_target
@@ -185,7 +186,7 @@ def _names(programs: list[Path], given: str | None) -> list[str]:
         return ["model"] if len(programs) == 1 else list(map(c_name, programs))
     names = given.split(",")
     if len(names) != len(programs):
-        raise OptionError(f"`--name` has {len(names)} names for {len(programs)} programs.", hint="--name kws,vww")
+        raise OptionError(f"`--name` has {plural(len(names), 'name')}, not {len(programs)}.", hint="--name kws,vww")
     return names
 
 
@@ -221,7 +222,7 @@ def show_deployment(done: Deployment, out: Console) -> None:
         console.say(f"{region.name}: {region.bytes:,} bytes, {region.verdict}", to=out)
     for note in done.notes:
         console.say(note, "yellow", to=out)
-    vectors = f"{done.vectors} golden vectors" if done.vectors else "no golden vectors"
+    vectors = plural(done.vectors, "golden vector") if done.vectors else "no golden vectors"
     console.say(f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md.", "bold", to=out)
 
 
@@ -325,7 +326,7 @@ def _firmware(model: Path, how: ModelBuild, vectors: str | None, *, quiet: bool)
     from micronpu.deploy.deployment import Source, deploy_together
 
     source = Source(
-        read_file(model),
+        read_program(model),
         vectors=load_arrays(vectors) if vectors is not None else None,
         vectors_name=vectors or "",
         source=str(model),
@@ -427,7 +428,7 @@ def image(
     from micronpu.deploy.image import make_image
 
     made = make_image(
-        read_file(program),
+        read_program(program),
         version=version,
         target=target,
         sign=signer(key) if key is not None else None,

@@ -14,6 +14,7 @@ import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_writable, read_file
 from micronpu.cli import console
+from micronpu.cli.compiled import read_program
 from micronpu.cli.options import complete_target
 from micronpu.cli.sources import NO_PICTURES, Pictures, found_sources, load_data
 from micronpu.program.pte import PteSummary, read_pte
@@ -113,7 +114,7 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
     """Compare two programs by their files."""
     from micronpu.report.difference import Difference, Figure
 
-    first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))
+    first, second = (read_pte(read_program(path), name=str(path)) for path in (before, after))
 
     def io(summary: PteSummary) -> dict[str, object]:
         return {name: (m.inputs, m.outputs) for name, m in summary.methods.items()}

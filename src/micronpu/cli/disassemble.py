@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import read_file
 from micronpu.cli import console
+from micronpu.cli.compiled import read_program
 from micronpu.program.pte import read_pte
 from micronpu.targets.registry import backend_with
 
@@ -67,7 +67,7 @@ def disassemble(
 
 def _streams(path: Path) -> list[Disassembly]:
     """Return the command streams of a program in order."""
-    summary = read_pte(read_file(path), name=str(path))
+    summary = read_pte(read_program(path), name=str(path))
     backends = [(backend_with(backend_id), blob) for backend_id, blob in summary.payloads]
     found = (f.disassembly(blob, summary.named_data) for f, blob in backends if f is not None)
     streams = [stream for stream in found if stream is not None]

@@ -20,9 +20,9 @@ from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableErr
 from micronpu.base.extensions import BACKEND_POINTS, GROUPS, extensions, package_of
 from micronpu.base.files import check_new_folder
 from micronpu.base.installed import installed, python_versions, requirements
+from micronpu.base.texts import plural
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
-from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, BROKEN
 from micronpu.upstream.shim import SEEN, all_shims, is_seen
 

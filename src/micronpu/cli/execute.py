@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import ModelError, OptionError, PayloadError
-from micronpu.base.files import check_new_folder, check_writable, make_folder, read_file, write_file
+from micronpu.base.files import check_new_folder, check_writable, make_folder, write_file
+from micronpu.base.texts import plural
+from micronpu.cli.compiled import read_program
 from micronpu.cli.console import ProgressCallback
 from micronpu.cli.files import load_arrays
-from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -218,7 +219,7 @@ def _inputs_of(path: Path) -> Sequence[ProgramIO]:
     from micronpu.program.plan import read_plan
     from micronpu.program.pte import read_pte
 
-    read_pte(data := read_file(path), name=str(path))
+    read_pte(data := read_program(path), name=str(path))
     try:
         plan, summary = read_plan(data)
         return io_of(plan, summary.named_data, None)[0]

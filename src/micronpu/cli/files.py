@@ -21,10 +21,10 @@ from typing import IO, TYPE_CHECKING, Any
 from micronpu.base import timing
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
+from micronpu.base.texts import plural
 from micronpu.cli.archive import load_archive
 from micronpu.cli.console import ProgressCallback
 from micronpu.cli.named_models import OF_TORCHVISION, OTHER_TORCH, is_named, load_named
-from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,7 +255,7 @@ def _pair(result: object, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
     hint = "return model.eval(), (torch.randn(1, 3, 32, 32),)"
     if not isinstance(result, (tuple, list)) or len(result) != 2:
-        kind = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        kind = plural(len(result), "value") if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
         raise ModelError(f"{what} returns {kind}, not a pair of the model and its example inputs.", hint=hint)
     model, examples = result
     if not isinstance(model, (torch.nn.Module, torch.export.ExportedProgram)):
@@ -404,8 +404,8 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
             columns.append([array[i : i + size] if size > 1 else array[i] for i in range(0, len(array), size)])
         else:
             raise ModelError(
-                f"The {len(array)} rows of the array {name} of {text} cannot be cut into batches of {size}, the batch "
-                "size of the example inputs.",
+                f"The {plural(len(array), 'row')} of the array {name} of {text} cannot be cut into batches of "
+                f"{size}, the batch size of the example inputs.",
                 hint=f"give {len(array) - len(array) % size} rows",
             )
     counts = {name: len(column) for name, column in zip(arrays, columns, strict=True)}

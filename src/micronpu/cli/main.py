@@ -12,15 +12,17 @@ import typer
 
 import micronpu
 from micronpu.base.errors import ModelError, OptionError, first_line
-from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.base.files import check_writable, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.base.timing import timed
 from micronpu.cli import console
 from micronpu.cli.analysis import advise, blame, evaluate, fix
 from micronpu.cli.board import app as board_app
 from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
+from micronpu.cli.compiled import read_program
 from micronpu.cli.deploy import deploy, image, new, show_deployment
 from micronpu.cli.diff import diff, reproduce
 from micronpu.cli.disassemble import disassemble
@@ -45,7 +47,6 @@ from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, sources_of
 from micronpu.deploy.folder import check_target
 from micronpu.program.pte import read_pte
 from micronpu.report.manifest import Manifest, Sources
-from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, find_target
 
 if TYPE_CHECKING:
@@ -317,7 +318,7 @@ def _report_on(program: CompiledProgram, data: CalibrationInputs, reports: Repor
     if program.report.sparsity is not None:
         reports.words.print(program.report.sparsity)
     if data.used is not None:
-        console.say(f"Calibrated with {data.source}: {data.used} inputs.", to=reports.words)
+        console.say(f"Calibrated with {data.source}: {plural(data.used, 'input')}.", to=reports.words)
     reports.write(program.report)
 
 
@@ -483,7 +484,7 @@ def inspect(
     from micronpu.cli.inspection import inspect_pte, inspection_view
 
     with console.at_work("read"):
-        found = inspect_pte(read_file(program), str(program))
+        found = inspect_pte(read_program(program), str(program))
     if json:
         console.print_json(found.to_dict())
     else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from micronpu.base import timing
 from micronpu.base.errors import FileError, ModelError, OptionError, first_line
 from micronpu.base.files import check_name
+from micronpu.base.texts import plural
 from micronpu.cli import console
 from micronpu.cli.named_models import is_named
 from micronpu.report.manifest import Sources
@@ -78,7 +79,7 @@ class Pictures:
         mean, deviation = NORMALIZATIONS[self.normalize or UNIT]
         if len(mean) not in (1, channels):
             raise OptionError(
-                f"--normalize {self.normalize} is for {len(mean)} channels, and the model's input has {channels}.",
+                f"--normalize {self.normalize} is for {plural(len(mean), 'channel')}, and the input has {channels}.",
                 hint=f"--normalize {UNIT}",
             )
         for file in files:

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.base.texts import plural
 from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.alternatives import Candidate
-from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)

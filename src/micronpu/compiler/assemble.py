@@ -15,6 +15,7 @@ from micronpu.base.callers import warn
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import file_name
 from micronpu.compiler.basis import tool_versions
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import Compiled, HostPart, host_part, with_parts
@@ -39,7 +40,6 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.operations import IOTensor, StateRow, renamed
-from micronpu.report.texts import file_name
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
 from micronpu.targets.board import Board, board_of, pools_of
 from micronpu.verify.guard import first_causes

@@ -13,6 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.chips import Chip
 from micronpu.chips.core import CORES, InstructionSet
 from micronpu.compiler import thresholds as at
@@ -30,7 +31,6 @@ from micronpu.program.io import packed
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Latency, Operation, together
-from micronpu.report.texts import plural
 
 ENERGY = "not published for this chip"
 

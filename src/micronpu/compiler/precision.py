@@ -25,6 +25,7 @@ import torch
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.base.leaving import ended_early
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.chips.chip import ACTIVATIONS
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.candidates import (
@@ -58,7 +59,6 @@ from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.thresholds import FIT_SAMPLES
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.diagnosis import Frontier, Point
-from micronpu.report.texts import plural
 from micronpu.upstream.session import functions_left, one_thread
 from micronpu.verify.changes import expected_changes
 from micronpu.verify.judge import ElementSources, compared, cross_validated, for_search, judge, sources_of

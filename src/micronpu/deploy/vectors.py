@@ -15,10 +15,10 @@ import numpy as np
 from micronpu.base.arguments import check_text
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
+from micronpu.base.texts import plural
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.program.io import VECTORS, ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
-from micronpu.report.texts import plural
 
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 import micronpu.ops  # noqa: F401  (fills the registry)
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.texts import plural
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ops.movement import DROPOUTS
@@ -252,7 +253,7 @@ def check_examples(module: GraphModule, examples: Sequence[torch.Tensor]) -> Non
     """Raise `ModelError` if example inputs do not match the inputs of their program."""
     expected = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
     if len(expected) != len(examples):
-        what = f"`example_inputs` holds {len(examples)} tensors, but the program takes {len(expected)}."
+        what = f"`example_inputs` holds {plural(len(examples), 'tensor')}, but the program takes {len(expected)}."
         raise ModelError(what, hint="the inputs that the program was exported with")
     for position, (wanted, given) in enumerate(zip(expected, examples, strict=True)):
         if isinstance(wanted, torch.Tensor) and (given.dtype != wanted.dtype or given.shape != wanted.shape):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.texts import plural
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.types import DType, QParams, TensorType
@@ -92,7 +93,7 @@ def sizes_of(node: AtenArguments, argument: str, count: int) -> tuple[int, ...]:
         sizes *= count
     if len(sizes) != count:
         expected = f"{count} {'is' if count == 1 else 'are'} expected"
-        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where {expected}.")
+        raise UnsupportedError(f"`{argument}` of {node.overload} has {plural(len(sizes), 'number')} where {expected}.")
     return tuple(sizes)
 
 

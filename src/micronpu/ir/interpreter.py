@@ -11,6 +11,7 @@ import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, ModelError
+from micronpu.base.texts import plural
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Value
 
@@ -28,7 +29,7 @@ def interpret(
         ModelError: number, type or shape of the inputs is wrong.
     """
     if len(inputs) != len(graph.inputs):
-        what = f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given."
+        what = f"The graph has {plural(len(graph.inputs), 'input')}, but got {len(inputs)}."
         raise ModelError(what, hint="one array for each input, in order")
     values: dict[Tensor, Array] = {}
     for tensor, array in zip(graph.inputs, inputs, strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.texts import plural
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.types import DType, QParams, TensorType
@@ -53,7 +54,7 @@ def with_bias(
     scale = np.array(qparams.scale, np.float64)
     bias = node.float_constant("bias").astype(np.float64) if node.has("bias") else np.zeros(channels)
     if bias.size != channels:
-        raise UnsupportedError(f"The bias has {bias.size} elements for {channels} output channels.")
+        raise UnsupportedError(f"The bias has {plural(bias.size, 'element')} for {plural(channels, 'output channel')}.")
     bias = bias.reshape(channels)
     if any(qparams.zero_point):
         what = "The weights are quantized with a zero point; weights are symmetric."

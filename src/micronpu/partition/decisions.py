@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.texts import plural
 from micronpu.frontend import program
 from micronpu.frontend.facts import SEARCHED, SETTING
 from micronpu.frontend.importer import import_of
@@ -40,7 +41,6 @@ from micronpu.partition.partition import (
 from micronpu.passes.fusion import returned_operand
 from micronpu.passes.rewrite import Choice
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.texts import plural
 from micronpu.report.verdict import SEARCHED_FOR, Reason, Verdict
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.texts import inside
 from micronpu.program.edit import append, with_flatbuffer
 from micronpu.program.operators import VIEW, signature_of
 from micronpu.program.plan import Plan, PlanValue, read_plan
@@ -100,7 +101,8 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
     if not hot.placed:
         smallest = min((block.size for block in blocks), default=0)
         raise UnsupportedError(
-            f"No tensor of {name} fits into {fast} bytes: the smallest has {smallest}.", hint="a larger memory"
+            f"No tensor of {inside(name)} fits into {fast} bytes: the smallest has {smallest}.",
+            hint="a larger memory",
         )
     for block in sorted(rest, key=lambda b: (-b.size, b.begin)):
         cold.put(block, cold.offset_for(block))

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
+from micronpu.base.texts import plural
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
 from micronpu.frontend.exported import Exported
@@ -137,7 +138,7 @@ def in_turn(data: Iterable[object], kind: str) -> Iterator[Any]:
 def _checked(where: str, item: object, examples: Sequence[torch.Tensor], io: IntegerIO | None) -> Row:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
-        what = f"{where} has {len(values)} inputs, the model has {len(examples)}."
+        what = f"{where} has {plural(len(values), 'input')}, the model has {len(examples)}."
         raise ModelError(what, hint="give one tuple of inputs per item, without labels")
     meanings = io.inputs if io is not None else (None,) * len(examples)
     return tuple(
@@ -390,7 +391,7 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
-            f"`held_out` is {wanted}, but there are {count} rows of calibration data, of which some have to calibrate.",
+            f"`held_out` is {wanted}, but calibration needs some of the {plural(count, 'row')} of data.",
             hint="a smaller number, or more rows",
         )
     return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from micronpu.base.arrays import Array
+from micronpu.base.texts import plural
 from micronpu.report.codec import named
 from micronpu.report.shown import JsonReport
-from micronpu.report.texts import plural
 
 LEAST, LEAST_RECORDINGS = 16, 8
 """Number of calibration samples, and of recordings of a model with states, from which on some are held out."""
@@ -472,7 +472,7 @@ class Evaluation(JsonReport):
         assert program.against_float is not None
         comparison = program.against_float
         if program.difference is None or program.score is None:
-            return f"On {self.rows:,} rows: {comparison.against(short)}."
+            return f"On {plural(self.rows, 'row')}: {comparison.against(short)}."
         difference, float_score = program.difference, self.of("float").score
         assert float_score is not None
         if difference.worse is not None and difference.better is not None:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from micronpu.base.texts import plural
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
 from micronpu.report.operations import Hotspot
 from micronpu.report.shown import JsonReport
-from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file, write_file
+from micronpu.base.texts import plural, sentence
 from micronpu.report.accuracy import Agreement, ProgramAccuracy, decibel_text
 from micronpu.report.codec import decode_text, encode
 from micronpu.report.diagnosis import Blame
@@ -18,7 +19,6 @@ from micronpu.report.memory import PROGRAM, MemoryReport, Region
 from micronpu.report.operations import BusTraffic, IOTensor, Latency, Operation, ResidentPrice, StateRow, idle_hotspot
 from micronpu.report.shown import JsonReport, shown
 from micronpu.report.sparsity import SparsityReport
-from micronpu.report.texts import plural, sentence
 from micronpu.report.verdict import Verdict, host_groups
 from micronpu.report.warnings import BudgetResult, ReportWarning
 

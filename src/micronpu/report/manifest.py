@@ -12,8 +12,8 @@ from pathlib import Path
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import check_name, read_file, write_file
+from micronpu.base.texts import plural
 from micronpu.report.codec import decode_text, encode
-from micronpu.report.texts import plural
 
 WHOLE = ""
 """Key of a part that is known only by its digest."""

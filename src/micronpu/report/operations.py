@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
+from micronpu.base.texts import file_name, plural
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.codec import flat, named
-from micronpu.report.texts import file_name, plural
 
 
 @dataclass(frozen=True)

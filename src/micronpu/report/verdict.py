@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from micronpu.base.texts import shape_text, short_source
 from micronpu.ir.graph import Origin
 from micronpu.report.codec import flat
-from micronpu.report.texts import shape_text, short_source
 
 _PLACES = 8
 """Maximum number of source lines that a group names."""

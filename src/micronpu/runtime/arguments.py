@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.errors import ModelError
+from micronpu.base.texts import plural
 from micronpu.program.pte import MethodSummary, TensorValue
-from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import numpy as np
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.container.payload import bad_payload
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library, load_or_build
@@ -199,8 +200,8 @@ class Plugin:
             found = len(program.inputs), len(program.outputs)
             if found != (num_inputs, num_outputs):
                 raise bad_payload(
-                    f"The delegate call has {num_inputs} inputs and {num_outputs} outputs, but the program inside the "
-                    f"payload has {found[0]} and {found[1]}."
+                    f"The delegate call has {plural(num_inputs, 'input')} and {plural(num_outputs, 'output')}, but "
+                    f"the program inside the payload has {found[0]} and {found[1]}."
                 )
             return program
 

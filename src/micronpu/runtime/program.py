@@ -14,6 +14,7 @@ from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHostError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, read_file, write_file
 from micronpu.base.leaving import scratch_folder
+from micronpu.base.texts import inside
 from micronpu.host.build import build_plugin
 from micronpu.host.litert_executor import Mode
 from micronpu.host.proof import Proof, Reference
@@ -487,8 +488,7 @@ class HostProgram:
 
     @property
     def _name_inside(self) -> str:
-        """The program's name within a sentence."""
-        return _UNNAMED.lower() if self._name == _UNNAMED else self._name
+        return inside(self._name)
 
     def _failure(self, what: str, error: RuntimeError) -> BaseException:
         """Return the exception for the user, with the plug-in's own message if there is one."""

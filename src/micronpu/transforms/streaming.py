@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.texts import plural
 from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
@@ -106,7 +107,7 @@ def streaming(model: nn.Module, example_inputs: object, *, dim: int = -1, step: 
     """
     examples = as_inputs(example_inputs)
     if len(examples) != 1:
-        raise ModelError(f"The model has {len(examples)} inputs, and one of them is time.", hint="a model of one input")
+        raise ModelError(f"The model has {plural(len(examples), 'input')}, not one.", hint="a model of one input")
     (x,) = examples
     if isinstance(dim, bool) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
         raise OptionError(f"`dim` is {dim!r}, which is no axis of an input of shape {list(x.shape)}.", hint="dim=-1")

@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.frontend import program
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.importer import known_import
@@ -28,7 +29,6 @@ from micronpu.quantize.nodes import moves, rule_of
 from micronpu.quantize.running import Row
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.texts import plural
 from micronpu.report.verdict import SEARCHED_FOR, Verdict
 from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, PRODUCTS_ON_CORE, WARNING, ReportWarning
 from micronpu.verify import thresholds

@@ -123,7 +123,7 @@ def test_a_gain_is_more_than_chance_only_if_its_interval_says_so():
 
 
 REFUSED = {
-    "too few rows": ({"data": DATA[:8]}, "There are 2 rows to choose by and 2 others to judge by, too few"),
+    "too few rows": ({"data": DATA[:8]}, "2 rows to choose by and 2 to judge by are too few"),
     "no data": ({"data": None}, "fix(model, data)"),
     "empty data": ({"data": []}, "The data of fix is empty."),
     "no budget": ({"budget": 0}, "`budget` is 0; it is a number of seconds."),

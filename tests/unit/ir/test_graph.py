@@ -222,7 +222,7 @@ def test_interpreter_returns_inputs_and_constants():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([], "The graph has 1 inputs, 0 were given"),
+        ([], "The graph has 1 input, but got 0"),
         ([np.zeros((2, 4), np.int8)], r"got int8\[2, 4\]"),
         ([np.zeros((2, 3), np.uint8)], r"got uint8\[2, 3\]"),
     ],

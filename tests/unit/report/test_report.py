@@ -18,6 +18,7 @@ from rich.console import Console
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import write_file
+from micronpu.base.texts import short_source
 from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
@@ -29,7 +30,6 @@ from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.difference import Difference
 from micronpu.report.memory import Item, MemoryReport, Region
 from micronpu.report.operations import Cost, Latency, Operation, ResidentPrice
-from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.html import framed, page
 from micronpu.report.views.rows import folded, partition_rows, total_cycles

@@ -11,6 +11,7 @@ import torch
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, OptionError, one_of
+from micronpu.base.texts import plural
 from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
 from micronpu.frontend.model_files.network import Shapes
 from micronpu.frontend.model_files.own_runtime import Row, RuntimeRefusalError
@@ -146,7 +147,9 @@ def sizes_of(file: LiteRtFile, data: bytes, shapes: Shapes) -> dict[int, tuple[i
     """Return the shapes of all tensors for inputs of the given shapes, in order or by name."""
     names = [t.name for t in file.inputs]
     if not isinstance(shapes, Mapping) and len(shapes) != len(names):
-        raise OptionError(f"The file has {len(names)} inputs, and {len(shapes)} shapes are given.", hint="one for each")
+        raise OptionError(
+            f"The file has {plural(len(names), 'input')}, but got {len(shapes)}.", hint="a shape for each"
+        )
     given = shapes if isinstance(shapes, Mapping) else dict(zip(names, shapes, strict=True))
     inputs = []
     for name, shape in given.items():

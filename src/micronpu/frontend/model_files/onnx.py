@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.base.texts import plural
 from micronpu.frontend.model_files import onnx_movement, onnx_norms, onnx_recurrent, onnx_resize
 from micronpu.frontend.model_files.budget import Cost, reading
 from micronpu.frontend.model_files.metadata import of_onnx
@@ -176,7 +177,7 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
     if not isinstance(shapes, Mapping):
         if len(shapes) not in (0, len(given)):
             raise ModelError(
-                f"{path} has {len(given)} inputs ({', '.join(names)}), and {len(shapes)} shapes are given.",
+                f"{path} has {plural(len(given), 'input')} ({', '.join(names)}), but got {len(shapes)} shapes.",
                 hint="a shape for each",
             )
         shapes = dict(zip(names, shapes, strict=False))

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from micronpu.base.texts import NOTHING, shape_text
 from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
 from micronpu.report.sparsity import SparsePoint, SparsityReport
-from micronpu.report.texts import NOTHING, shape_text
 from micronpu.report.views.web import page
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 630, 34, 408

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from micronpu.base.texts import NOTHING, plural
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Cost, Operation, together
-from micronpu.report.texts import NOTHING, plural
 from micronpu.report.verdict import Verdict
 
 

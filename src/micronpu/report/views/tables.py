@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from micronpu.base.texts import NOTHING, file_name, plural
 from micronpu.report.accuracy import Evaluation, Judged, decibel_text
 from micronpu.report.alternatives import Advice, Candidate, Candidates, Idea, Price
 from micronpu.report.diagnosis import Blame, Fixes, LayerError
@@ -16,7 +17,6 @@ from micronpu.report.difference import Changed, Difference, Figure, Moved
 from micronpu.report.operations import Hotspot
 from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
-from micronpu.report.texts import NOTHING, file_name, plural
 
 _NAMES = {"quantized": "quantized model", "program": "program (.pte)"}
 

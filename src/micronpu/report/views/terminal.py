@@ -11,10 +11,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from micronpu.base.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.delegation import DelegationReport, MethodsReport
 from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
-from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import HostGroup, Reason, host_groups
 from micronpu.report.views.rows import (
     TOP,

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from micronpu.base.texts import plural
 from micronpu.report.operations import BusTraffic, Cost, Latency, together
-from micronpu.report.texts import plural
 from micronpu.targets.ethosu.accelerators import Accelerator, Timing, ports_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import Port

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from micronpu.base.texts import plural
 from micronpu.chips import load_measured
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition, Partitioning, Policy
 from micronpu.report.operations import Latency, ResidentPrice
-from micronpu.report.texts import plural
 from micronpu.targets.cortexm.device import CortexMPart
 from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import timing_of

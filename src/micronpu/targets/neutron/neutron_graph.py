@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from micronpu.base.errors import ConverterError, ModelError, NothingLeftError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.base.texts import plural
 from micronpu.container.litert_view import UINT8, ModelView, OperatorView, TensorView, read_model
 from micronpu.container.payload import SILICON_MAGIC
 
@@ -105,8 +106,8 @@ def _only_operator(model: ModelView) -> OperatorView:
     operator = ours[0]
     if len(operator.inputs) < len(_SECTIONS):
         raise _broken(
-            f"The {CUSTOM_CODE} operator has {len(operator.inputs)} inputs, but microcode, weights and kernels alone "
-            "are three."
+            f"The {CUSTOM_CODE} operator has {plural(len(operator.inputs), 'input')}, but microcode, weights and "
+            "kernels alone are three."
         )
     return operator
 
@@ -115,8 +116,8 @@ def _payload_version(operator: OperatorView, outputs: int) -> int:
     extra = len(operator.outputs) - outputs
     if extra not in _EXTRA_OUTPUTS:
         raise _broken(
-            f"The {CUSTOM_CODE} operator has {len(operator.outputs)} outputs where the partition has {outputs}: "
-            "one more (scratch) or three more (scratch, profile, debug) are expected."
+            f"The {CUSTOM_CODE} operator has {plural(len(operator.outputs), 'output')} where the partition has "
+            f"{outputs}: one more (scratch) or three more (scratch, profile, debug) are expected."
         )
     return _EXTRA_OUTPUTS[extra]
 
@@ -161,8 +162,8 @@ def _check_counts(microcode: bytes, version: int, inputs: int, outputs: int) -> 
     counted = struct.unpack_from("<2I", microcode, 4 * _COUNT_WORDS[version])
     if counted != (inputs, outputs):
         raise _broken(
-            f"The microcode counts {counted[0]} inputs and {counted[1]} outputs where the {CUSTOM_CODE} operator has "
-            f"{inputs} and {outputs}."
+            f"The microcode counts {plural(counted[0], 'input')} and {plural(counted[1], 'output')} where the "
+            f"{CUSTOM_CODE} operator has {inputs} and {outputs}."
         )
 
 

@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
+from micronpu.base.texts import plural
 from micronpu.frontend.checks import check_callback, check_evaluation_mode
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
@@ -185,7 +186,7 @@ def _note(widths: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
     first = widths[0]
     tried = "; ".join(str(result_of) for result_of in widths)
     if chosen is first:
-        return f"Weights keep their eight bits; fewer cost more than `compress` allows, on {rows} inputs: {tried}."
+        return f"Weights keep eight bits, as fewer lose more than allowed on {plural(rows, 'input')}: {tried}."
     return (
         f"Weights of {chosen.bits} bits take {chosen.bytes:,} bytes instead of {first.bytes:,} "
         f"({1 - chosen.bytes / first.bytes:.0%} less). On {rows} held-out inputs: {tried}."

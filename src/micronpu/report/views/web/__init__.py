@@ -10,7 +10,7 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
-from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
+from micronpu.base.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.views.rows import cost_texts, macs_text, weight
 
 _FOLDER = resources.files(__name__)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
+from micronpu.base.texts import plural
 from micronpu.host.build import build_simulator, load_library, load_or_build
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.payload import APART, EthosUPayload, VelaIO, parse
@@ -271,7 +272,7 @@ class EthosUSimulator:
         fast = aligned_bytes(self._fast_scratch_bytes)
         if len(inputs) != len(content.inputs):
             raise ModelError(
-                f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.",
+                f"The payload has {plural(len(content.inputs), 'input')}, but {len(inputs)} were given.",
                 hint="one array for each input, in order",
             )
         memories = {
@@ -285,8 +286,8 @@ class EthosUSimulator:
             data = np.ascontiguousarray(array)
             if data.nbytes != place.size or data.itemsize != tensor.element_size:
                 raise ModelError(
-                    f"Input {i} has {data.size} elements of {data.itemsize} bytes, but the payload expects "
-                    f"{place.size // tensor.element_size} of {tensor.element_size}.",
+                    f"Input {i} has {plural(data.size, 'element')} of {plural(data.itemsize, 'byte')}, but the "
+                    f"payload expects {place.size // tensor.element_size} of {tensor.element_size}.",
                     hint="an array of that size",
                 )
             place[:] = data.reshape(-1).view(np.uint8)

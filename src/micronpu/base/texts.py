@@ -13,6 +13,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def inside(name: str) -> str:
+    """Return the name of a program within a sentence: ``the program`` for ``The program``."""
+    return f"the {name[4:]}" if name.startswith("The ") else name
+
+
 def shape_text(shape: Iterable[int]) -> str:
     """``1×49×10×1``; a dash for a scalar and for a value that is no tensor."""
     return "×".join(map(str, shape)) or NOTHING
