@@ -1,8 +1,8 @@
-"""Calls of TOSA's operators, and their integer kernels: the specification's pseudocode, a whole tensor at a time.
+"""Integer kernels of TOSA's operators: the specification's pseudocode, a whole tensor at a time.
 
-`micronpu.host.tosa_rules` has checked operands, shapes and attributes. A result that the specification leaves
-undefined (its ``REQUIRE``: a sum that exceeds its type, an index out of range) raises `PayloadError`. The results equal
-those of TOSA's reference model, with which tests compare them.
+A result that the specification leaves undefined (its ``REQUIRE``: a sum that exceeds its type, an index out of range)
+raises `PayloadError`. The results equal those of TOSA's reference model, with which tests compare them. NumPy reads and
+writes nothing outside of its arrays, whatever the operands are.
 """
 
 from __future__ import annotations
@@ -16,127 +16,58 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import Table, need
-from micronpu.emit.tosa_file import NUMPY, SHAPE
-from micronpu.emit.tosa_schema import NanPropagationMode, ResizeMode, RoundingMode
+from micronpu.base.errors import PayloadError, first_line
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, need
+from micronpu.emit.tosa_file import NUMPY
+from micronpu.emit.tosa_schema import ResizeMode, RoundingMode
 from micronpu.ir.types import Shape
 
-WIDTHS = {"BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT48": 6, SHAPE: 8}
-"""Bytes of an element in the file."""
-LARGEST = 1 << 13
-"""Maximum kernel, stride or padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
 _EXACT = {np.float32: 1 << 24, np.float64: 1 << 53}
 """Largest magnitude up to which a float holds every integer: float matrix products are exact below it."""
 _MOST_BYTES = 1 << 25
 """Maximum bytes of a convolution's windows in memory at a time."""
 _BITS_48 = 48
+_LARGEST = 1 << 13
+"""Maximum window, stride or padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
 
 
 @dataclass(frozen=True)
-class Operand:
-    """An operand or result of an operator.
+class TosaCall:
+    """An operator with the names of its operands, and with name, declared element type and shape of its result."""
 
-    Attributes:
-        shape: of a list of sizes: its length.
-        data: of a constant, as stored in the file.
-    """
-
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
     dtype: str
     shape: Shape
-    data: bytes | None = None
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-
-class TosaCall:
-    """An operator with its operands and its result.
-
-    Args:
-        attributes: those of the operator; its rule has to read each of them.
-    """
-
-    def __init__(self, operands: Sequence[Operand], result: Operand, attributes: Table) -> None:
-        self.operands, self.result = tuple(operands), result
-        self.attributes, self._unread = attributes, set(attributes.fields())
-
-    def shape(self, index: int, rank: int | None = None) -> Shape:
-        """The shape of an operand; checks its rank."""
-        found = self.operands[index].shape
-        need(rank in (None, len(found)), f"operand {index} has the shape {list(found)} instead of {rank} axes")
-        return found
-
-    def values(self, index: int, count: int) -> tuple[int, ...]:
-        """The numbers of an operand that must be a one-dimensional constant."""
-        operand = self.operands[index]
-        need(operand.data is not None, f"operand {index} is computed, where a constant belongs")
-        need(operand.shape == (count,), f"operand {index} has the shape {list(operand.shape)} instead of [{count}]")
-        width, data = WIDTHS[operand.dtype], operand.data or b""
-        return tuple(int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width))
-
-    def zero(self, index: int, *, word: bool = False) -> None:
-        """Check a zero point: 0 unless the type has 8 bits; ``word``: 32768 is allowed for an unsigned 16-bit type."""
-        (value,) = self.values(index, 1)
-        fits = self.operands[index].dtype == "INT8" or value == 0 or (word and value == -(1 << 15))
-        need(fits, f"operand {index} is the zero point {value}")
-
-    def number(self, field: int, least: int, most: int, what: str) -> int:
-        self._unread.discard(field)
-        value = self.attributes.integer(field)
-        need(least <= value <= most, f"{what} is {value}")
-        return value
-
-    def flag(self, field: int, what: str) -> bool:
-        """Return an attribute that is a truth value."""
-        self._unread.discard(field)
-        value = self.attributes.integer(field, "<B")
-        need(value <= 1, f"{what} is {value}")
-        return bool(value)
-
-    def numbers(self, field: int, count: int, least: int, what: str) -> tuple[int, ...]:
-        """Return an attribute that is a list of numbers."""
-        self._unread.discard(field)
-        found = self.attributes.vector(field).integers()
-        need(self.attributes.offset(field), f"{what} is missing")  # readers require even an empty list
-        need(len(found) == count and all(least <= n <= LARGEST for n in found), f"{what} is {list(found)}")
-        return found
-
-    def scalar(self, field: int, what: str) -> int:
-        """Return an attribute with the bytes of one element of the first operand's type."""
-        self._unread.discard(field)
-        found = self.attributes.vector(field).integers("<B")
-        need(len(found) == WIDTHS[self.operands[0].dtype], f"{what} has {len(found)} bytes")
-        return int.from_bytes(bytes(found), "little", signed=True)
+    attributes: Table
 
     def axis(self) -> int:
         """Return the attribute that is an axis of the first operand."""
-        return self.number(0, 0, len(self.operands[0].shape) - 1, "the axis")
+        return self.attributes.integer(0)
 
-    def nan(self, field: int) -> None:
-        """Check the NaN mode, which has no effect on integers."""
-        self.number(field, 0, max(NanPropagationMode), "the treatment of NaN")
+    def flag(self, field: int) -> bool:
+        """Return an attribute that is a truth value."""
+        return bool(self.attributes.integer(field, "<B"))
 
-    def end(self) -> None:
-        """Check that every attribute has been read."""
-        need(not self._unread, f"it has the unknown attribute {min(self._unread, default=0)}")
+    def numbers(self, field: int) -> tuple[int, ...]:
+        """Return an attribute that is a list of numbers."""
+        found = self.attributes.vector(field).integers()
+        need(all(abs(n) <= _LARGEST for n in found), f"{self.operator} has the sizes {list(found)}")
+        return found
+
+    def scalar(self, field: int) -> int:
+        """Return an attribute with the bytes of one element."""
+        return int.from_bytes(bytes(self.attributes.vector(field).integers("<B")), "little", signed=True)
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Refuse a result of another shape than declared."""
+        need(
+            tuple(shape) == self.shape, f"{self.operator} makes {list(shape)}, which is declared as {list(self.shape)}"
+        )
 
 
 Compute = Callable[[TosaCall, Sequence[Array]], Array]
-
-
-def value_of(operand: Operand) -> Array:
-    """A constant as an array; 48-bit values in int64."""
-    data, shape = operand.data or b"", operand.shape
-    if operand.dtype == SHAPE:
-        return np.frombuffer(data, "<i8")
-    if operand.dtype == "BOOL":
-        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
-    if operand.dtype != "INT48":
-        return np.frombuffer(data, NUMPY[operand.dtype]).reshape(shape)
-    wide = np.zeros((math.prod(shape), 8), np.uint8)
-    wide[:, 2:] = np.frombuffer(data, np.uint8).reshape(-1, 6)
-    return np.right_shift(wide.view("<i8"), 16).reshape(shape)
 
 
 def undefined(what: str) -> PayloadError:
@@ -165,10 +96,6 @@ def _wide(x: Array) -> Array:
     return x.astype(np.int64)
 
 
-def list_of(call: TosaCall, field: int) -> tuple[int, ...]:
-    return call.attributes.vector(field).integers()
-
-
 # --- changes of scale ---
 
 
@@ -183,15 +110,15 @@ def _scaled(x: Array, multiplier: Array, shift: Array | int, *, double: bool = F
 
 def rescale(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, multiplier, shift, zero_in, zero_out = operands
-    if call.flag(3, ""):
+    if call.flag(3):
         x, zero_in = (a.view(f"u{a.dtype.itemsize}") for a in (x, zero_in))
     double = call.attributes.integer(1) == RoundingMode.DOUBLE_ROUND
     multiplier, shift = (_wide(a if a.size > 1 else a.reshape(())) for a in (multiplier, shift))
     made = _scaled(_wide(x) - int(zero_in[0]), multiplier, shift, double=double)
     low, high = limits("INT32")
     _require(made.min() >= low and made.max() <= high, "RESCALE leaves INT32")
-    dtype = call.result.dtype
-    if not call.flag(4, ""):
+    dtype = call.dtype
+    if not call.flag(4):
         return _saturated(made + int(zero_out[0]), dtype)
     kind = np.dtype(f"u{NUMPY[dtype].itemsize}")
     made = (made + int(zero_out.view(kind)[0])).clip(0, np.iinfo(kind).max)
@@ -218,15 +145,15 @@ def look_up(call: TosaCall, operands: Sequence[Array]) -> Array:
 
 def negate(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, zero_in, zero_out = operands
-    return _saturated(int(zero_in[0]) - _wide(x) + int(zero_out[0]), call.result.dtype)
+    return _saturated(int(zero_in[0]) - _wide(x) + int(zero_out[0]), call.dtype)
 
 
 def clamp(call: TosaCall, operands: Sequence[Array]) -> Array:
-    return operands[0].clip(call.scalar(0, ""), call.scalar(1, ""))
+    return operands[0].clip(call.scalar(0), call.scalar(1))
 
 
 def cast(call: TosaCall, operands: Sequence[Array]) -> Array:
-    return operands[0].astype(NUMPY[call.result.dtype])
+    return operands[0].astype(NUMPY[call.dtype])
 
 
 # --- element-wise ---
@@ -250,7 +177,7 @@ def right(call: TosaCall, operands: Sequence[Array]) -> Array:
 def right_signed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = _wide(operands[0]), _wide(_shift_count(operands[1], 8 * operands[0].dtype.itemsize - 1))
     made = x >> z
-    if call.flag(0, ""):
+    if call.flag(0):
         made += np.where(z > 0, (x >> np.maximum(z - 1, 0)) & 1, 0)
     return made
 
@@ -290,7 +217,15 @@ def pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def pad(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, amounts, value = operands
-    return np.pad(x, pairs(amounts.tolist()), constant_values=value[0]) if x.ndim else x
+    pads = pairs(amounts.tolist())
+    call.check([n + before + after for n, (before, after) in zip(x.shape, pads, strict=True)])
+    return np.pad(x, pads, constant_values=value[0]) if x.ndim else x
+
+
+def tile(call: TosaCall, operands: Sequence[Array]) -> Array:
+    x, times = operands
+    call.check([n * count for n, count in zip(x.shape, times.tolist(), strict=True)])
+    return np.tile(x, times.tolist())
 
 
 def cut_out(call: TosaCall, operands: Sequence[Array]) -> Array:
@@ -345,10 +280,10 @@ def _padded(x: Array, pads: Sequence[int]) -> Array:
 
 def convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
-    pads, stride, dilation = (list_of(call, field) for field in range(3))
+    pads, stride, dilation = (call.numbers(field) for field in range(3))
     kernel, size = weight.shape[1:-1], math.prod(weight.shape[1:])
     windows, flat = _windows(_padded(x, pads), kernel, stride, dilation), weight.reshape(len(weight), size).T
-    made = np.empty(call.result.shape, np.int64)
+    made = np.empty(call.shape, np.int64)
     most = max(_MOST_BYTES // (size * x.itemsize * math.prod(made.shape[3:-1])), 1)
     height, width = max(most // made.shape[2], 1), min(most, made.shape[2])
     ranges = (range(len(made)), range(0, made.shape[1], height), range(0, made.shape[2], width))
@@ -361,17 +296,17 @@ def convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
 
 def convolve_depthwise(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[:2]))
-    pads, stride, dilation = (list_of(call, field) for field in range(3))
+    pads, stride, dilation = (call.numbers(field) for field in range(3))
     windows = _windows(_padded(x, pads), weight.shape[:2], stride, dilation)
     made = np.zeros((*windows.shape[:3], *weight.shape[2:]), x.dtype)
     for i, j in np.ndindex(*weight.shape[:2]):
         made += windows[:, :, :, i, j, :, None] * weight[i, j]
-    return made.reshape(call.result.shape).astype(np.int64) + operands[2]
+    return made.reshape(call.shape).astype(np.int64) + operands[2]
 
 
 def convolve_transposed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
-    pads, stride = pairs(list_of(call, 0)), list_of(call, 1)
+    pads, stride = pairs(call.numbers(0)), call.numbers(1)
     sides = [(n - 1) * s + k for n, s, k in zip(x.shape[1:3], stride, weight.shape[1:3], strict=True)]
     made = np.zeros((len(x), *sides, len(weight)), x.dtype)
     for i, j in np.ndindex(*weight.shape[1:3]):
@@ -389,21 +324,21 @@ def matmul(call: TosaCall, operands: Sequence[Array]) -> Array:
 
 
 def greatest(call: TosaCall, operands: Sequence[Array]) -> Array:
-    kernel, stride, pads = (list_of(call, field) for field in range(3))
+    kernel, stride, pads = (call.numbers(field) for field in range(3))
     lowest = np.iinfo(operands[0].dtype).min
     x = np.pad(operands[0], [(0, 0), *pairs(pads), (0, 0)], constant_values=lowest)
     windows = _windows(x, kernel, stride, (1, 1))
-    made = np.full(call.result.shape, lowest, x.dtype)
+    made = np.full(call.shape, lowest, x.dtype)
     for i, j in np.ndindex(*kernel):
         np.maximum(made, windows[:, :, :, i, j], out=made)
     return made
 
 
 def average(call: TosaCall, operands: Sequence[Array]) -> Array:
-    kernel, stride, pads = (list_of(call, field) for field in range(3))
+    kernel, stride, pads = (call.numbers(field) for field in range(3))
     x, (zero_in, zero_out) = operands[0], (int(zero[0]) for zero in operands[1:])
-    sums = np.zeros(call.result.shape, np.int64)
-    count = np.zeros((*call.result.shape[1:3], 1), np.int64)
+    sums = np.zeros(call.shape, np.int64)
+    count = np.zeros((*call.shape[1:3], 1), np.int64)
     inside = _padded(np.ones((1, *x.shape[1:3], 1), np.int64), pads)
     windows, there = (_windows(a, kernel, stride, (1, 1)) for a in (_padded(_wide(x) - zero_in, pads), inside))
     for i, j in np.ndindex(*kernel):
@@ -411,7 +346,7 @@ def average(call: TosaCall, operands: Sequence[Array]) -> Array:
         count += there[0, :, :, i, j]
     _, exponent = np.frexp((count - 1).astype(np.float64))
     multiplier = (np.int64((1 << 30) + 1) << exponent.astype(np.int64)) // count
-    return _saturated(_scaled(sums, multiplier, 30 + exponent.astype(np.int64)) + zero_out, call.result.dtype)
+    return _saturated(_scaled(sums, multiplier, 30 + exponent.astype(np.int64)) + zero_out, call.dtype)
 
 
 def resize(call: TosaCall, operands: Sequence[Array]) -> Array:
@@ -419,7 +354,7 @@ def resize(call: TosaCall, operands: Sequence[Array]) -> Array:
     places = []
     for axis in (0, 1):
         over, under = scales.tolist()[2 * axis : 2 * axis + 2]
-        far = np.arange(call.result.shape[1 + axis], dtype=np.int64) * under + int(offsets[axis])
+        far = np.arange(call.shape[1 + axis], dtype=np.int64) * under + int(offsets[axis])
         last = x.shape[1 + axis] - 1
         place = far // over
         rest = far - place * over
@@ -432,3 +367,82 @@ def resize(call: TosaCall, operands: Sequence[Array]) -> Array:
     ry, rx = ry[:, None, None], rx[:, None]
     upper, lower = (wide[:, y][:, :, x0] * (sx - rx) + wide[:, y][:, :, x1] * rx for y in (y0, y1))
     return np.asarray(upper * (sy - ry) + lower * ry)
+
+
+OPERATORS: dict[str, Compute] = {
+    "ARGMAX": lambda c, x: np.argmax(x[0], axis=c.axis()),
+    "AVG_POOL2D": average,
+    "CONV2D": convolve,
+    "CONV3D": convolve,
+    "DEPTHWISE_CONV2D": convolve_depthwise,
+    "TRANSPOSE_CONV2D": convolve_transposed,
+    "MATMUL": matmul,
+    "MAX_POOL2D": greatest,
+    "CLAMP": clamp,
+    "ADD": each(np.add, wide=True),
+    "SUB": each(np.subtract, wide=True),
+    "INTDIV": divide,
+    "MAXIMUM": each(np.maximum),
+    "MINIMUM": each(np.minimum),
+    "EQUAL": each(np.equal),
+    "GREATER": each(np.greater),
+    "GREATER_EQUAL": each(np.greater_equal),
+    "ABS": each(np.abs, wide=True),
+    "CLZ": leading_zeros,
+    "LOGICAL_LEFT_SHIFT": left,
+    "LOGICAL_RIGHT_SHIFT": right,
+    "ARITHMETIC_RIGHT_SHIFT": right_signed,
+    "BITWISE_AND": each(np.bitwise_and),
+    "BITWISE_OR": each(np.bitwise_or),
+    "BITWISE_XOR": each(np.bitwise_xor),
+    "BITWISE_NOT": each(np.invert),
+    "LOGICAL_AND": each(np.logical_and),
+    "LOGICAL_OR": each(np.logical_or),
+    "LOGICAL_XOR": each(np.logical_xor),
+    "LOGICAL_NOT": each(np.logical_not),
+    "REDUCE_SUM": along_axis(np.sum, wide=True),
+    "REDUCE_ALL": along_axis(np.all),
+    "REDUCE_ANY": along_axis(np.any),
+    "REDUCE_MAX": along_axis(np.max),
+    "REDUCE_MIN": along_axis(np.min),
+    "CONCAT": lambda c, x: np.concatenate(x, c.axis()),
+    "REVERSE": lambda c, x: np.flip(x[0], c.axis()),
+    "TRANSPOSE": lambda c, x: x[0].transpose(c.numbers(0)),
+    "RESHAPE": lambda c, x: x[0].reshape(x[1].tolist()),
+    "TILE": tile,
+    "MUL": multiply,
+    "TABLE": look_up,
+    "NEGATE": negate,
+    "SELECT": each(np.where),
+    "PAD": pad,
+    "SLICE": cut_out,
+    "GATHER": gather,
+    "SCATTER": scatter,
+    "RESIZE": resize,
+    "CAST": cast,
+    "RESCALE": rescale,
+    "IDENTITY": lambda c, x: x[0],
+}
+"""Operators of our programs, by name."""
+
+
+def computed(call: TosaCall, operands: Sequence[Array]) -> Array:
+    """Return the result of an operator, as it is declared.
+
+    Raises:
+        PayloadError: the result is undefined for these operands.
+        CorruptFlatbufferError: there is no result, or another one than declared.
+    """
+    try:
+        with np.errstate(divide="raise"):
+            made = np.asarray(OPERATORS[call.operator](call, operands))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise CorruptFlatbufferError(f"{call.operator} of these operands has no result: {first_line(error)}") from None
+    call.check(made.shape)
+    kind = NUMPY[call.dtype]
+    if made.dtype != kind or call.dtype == "INT48":
+        low, high = limits(call.dtype)
+        if not low <= int(made.min()) <= int(made.max()) <= high:
+            raise undefined(f"the result of {call.operator} leaves {call.dtype}")
+        made = made.astype(kind)
+    return made
