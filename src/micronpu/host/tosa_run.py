@@ -2,7 +2,7 @@
 
 A result that the specification leaves undefined (its ``REQUIRE``: a sum that exceeds its type, an index out of range)
 raises `PayloadError`. The results equal those of TOSA's reference model, with which tests compare them. NumPy reads and
-writes nothing outside of its arrays, whatever the operands are.
+writes nothing outside of its arrays for any operands.
 """
 
 from __future__ import annotations

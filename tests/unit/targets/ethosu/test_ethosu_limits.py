@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.cases import Case, case, i8, i16, q, w8
-from tests.unit.targets.ethosu.test_ethosu_offers import convolution, offers, pool, transpose
+from tests.unit.targets.ethosu.test_ethosu_offers import convolution, offers
 
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.interpreter import interpret
@@ -13,7 +13,7 @@ from micronpu.ir.types import DType
 from micronpu.ir.window import Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
+from micronpu.ops.movement import Transpose
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
@@ -184,8 +184,6 @@ def test_a_mean_with_its_own_qparams_is_no_pool() -> None:
 
 SAME = Padding2d(1, 1, 1, 1)
 OFFERED: list[tuple[Rewrite, Graph, int]] = [
-    (less.TransposeByConvolution(), transpose(TO_CHANNELS_LAST, 1, 16, 4, 4), 2),
-    (less.TransposeByConvolution(), transpose(TO_CHANNELS_LAST, 1, 17, 4, 4), 0),
     (less.PixelsIntoChannels(), convolution((9, 12, 8), (5, 3, 3), (2, 2), SAME), 1),
     (less.PixelsIntoChannels(), convolution((9, 12, 9), (5, 3, 3), (2, 2), SAME), 0),
     (less.PixelsIntoChannels(), convolution((9, 12, 3), (5, 3, 3), (2, 1), SAME), 0),
@@ -197,9 +195,6 @@ OFFERED: list[tuple[Rewrite, Graph, int]] = [
     (less.FlatPixels(), convolution((1, 7, 24), (5, 1, 1)), 0),
     (less.FlatPixels(), convolution((7, 5, 24), (5, 1, 1)), 1),
     (less.FlatPixels(), convolution((7, 4, 24), (5, 1, 1)), 0),
-    (less.PoolAsColumn(), pool(16, 16), 2),
-    (less.PoolAsColumn(), pool(16, 17), 0),
-    (less.PoolAsColumn(), pool(1, 16), 0),
 ]
 
 

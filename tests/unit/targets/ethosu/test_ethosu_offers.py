@@ -14,7 +14,6 @@ from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.rewrites import REWRITES
@@ -78,11 +77,6 @@ def prelu(depth: int, wide: int = 9) -> Graph:
     return builder.finish(builder.emit(Prelu(), picture(builder, 1, 5, wide, depth), slope, qparams=OTHER))
 
 
-def pool(high: int, wide: int) -> Graph:
-    builder = GraphBuilder()
-    return builder.finish(builder.emit(AvgPool2d((high, wide)), picture(builder, 1, high, wide, 24)))
-
-
 def offers(rewrite: Rewrite, graph: Graph) -> list[Graph]:
     """The graph with everything that is offered for its last node."""
     node = graph.nodes[-1]
@@ -100,10 +94,6 @@ SYMMETRIC = Padding2d(1, 1, 1, 1)
 CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 1),
     (less.TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_FIRST, 1, 8, 10, 3), 1),
-    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 2),
-    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 5, 4, 6), 1),
-    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 7, 5), 0),
-    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 2, 3, 8, 8), 0),
     (less.PlanesIntoConvolution(), lambda: convolution((8, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC, planes=True), 12),
     (less.PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (1, 1), SYMMETRIC, "tensor", True), 6),
     (
@@ -112,6 +102,8 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
         12,
     ),
     (less.PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (less.PlanesIntoConvolution(), lambda: convolution((4, 4, 16), (5, 3, 3), (1, 1), SYMMETRIC, planes=True), 2),
+    (less.PlanesIntoConvolution(), lambda: convolution((4, 4, 17), (5, 3, 3), (1, 1), SYMMETRIC, planes=True), 0),
     (less.PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC), 1),
     (
         less.PixelsIntoChannels(),
@@ -136,9 +128,6 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.RowsIntoChannels(), lambda: prelu(10), 1),
     (less.RowsIntoChannels(), lambda: prelu(32), 1),
     (less.RowsIntoChannels(), lambda: prelu(10, 1000), 0),
-    (less.PoolAsColumn(), lambda: pool(4, 4), 2),
-    (less.PoolAsColumn(), lambda: pool(24, 5), 2),
-    (less.PoolAsColumn(), lambda: pool(17, 17), 0),
 ]
 
 

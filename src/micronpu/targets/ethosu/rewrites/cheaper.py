@@ -22,7 +22,6 @@ from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.slicing import Concat
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 
@@ -31,7 +30,6 @@ _BLOCKS = (8, 16)
 _LANES = 8
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
-_TALLEST_POOL = 256
 _MOST_CHANNELS = 4096
 
 
@@ -60,28 +58,6 @@ class TransposeAsMatrix(_Offers):
         _, a, b, c = x.shape
         rows, columns = (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
         yield chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
-
-
-class TransposeByConvolution(_Offers):
-    """A layout transpose of a few planes as a convolution with weights of ones and zeros.
-
-    x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
-    x -> reshape [1, C, H * W / k, k] -> conv2d(w [k * C, C, 1, k]) -> reshape [1, H, W, C] -> y
-
-    The planes are the rows of an image, k pixels its channels, and the kernel is as high as the image: each position of
-    the result has k pixels with their channels. Exact: every sum has one nonzero element, and weights have scale 1.
-    """
-
-    name = "transpose_by_convolution"
-
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        if not _is_layout(node, TO_CHANNELS_LAST):
-            return
-        for pixels in _BLOCKS:
-            chain = Chain(self.name, node)
-            y = _interleaved(chain, node.inputs[0], pixels, 1, node.inputs[0].shape[1])
-            if y is not None:
-                yield chain.result(y, node.output)
 
 
 class PlanesIntoConvolution(_Offers):
@@ -240,26 +216,6 @@ class RowsIntoChannels(_Offers):
         yield chain.result(chain.add(Prelu(), rows, slopes, qparams=y.type.qparams), y)
 
 
-class PoolAsColumn(_Offers):
-    """Puts all pixels into one column, or one row, for a global average.
-
-    x [1, 8, 8, C] -> avg_pool2d{8x8} -> y        x -> reshape [1, 64, 1, C] -> avg_pool2d{64x1} -> y
-    """
-
-    name = "pool_as_column"
-
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, AvgPool2d) or op.padding or op.kernel != x.shape[1:3] or 1 in op.kernel:
-            return
-        count = op.kernel[0] * op.kernel[1]
-        if count <= _TALLEST_POOL:
-            for kernel in ((count, 1), (1, count)):
-                chain = Chain(self.name, node)
-                column = chain.reshape(x, x.shape[0], *kernel, x.type.channels)
-                yield chain.result(chain.add(AvgPool2d(kernel), column), y)
-
-
 def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
     """True if the node is a layout transpose of one int8 image."""
     x = node.inputs[0].type
@@ -336,14 +292,12 @@ def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list
 
 TO_COST_LESS: tuple[Rewrite, ...] = (
     TransposeAsMatrix(),
-    TransposeByConvolution(),
     PlanesIntoConvolution(),
     PixelsIntoChannels(),
     ChannelsIntoKernel(),
     FlatPixels(),
     DiagonalConvolution(),
     RowsIntoChannels(),
-    PoolAsColumn(),
 )
 """Applied to operators that Vela accepts, if its estimate is lower."""
 
