@@ -21,8 +21,8 @@ OUT = ROOT / "docs" / "terminal.svg"
 COMMANDS = (
     ("micronpu check model.py:dscnn -t corstone300", 12),
     ("micronpu compile model.py:dscnn -t corstone300 -o kws.pte", 15),
-    ("micronpu run kws.pte -i x.npy", 8),
-    ("micronpu deploy kws.pte --for corstone300 -o firmware", 8),
+    ("micronpu run kws.pte --input x.npy", 8),
+    ("micronpu deploy kws.pte --for corstone300 -o my-board", 8),
 )
 """Commands, and the number of lines of their output that are shown."""
 COLUMNS, LINE, CHARACTER, MARGIN = 96, 18, 7.83, 14

@@ -15,7 +15,7 @@ import numpy as np
 from micronpu.base.arguments import check_text
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
-from micronpu.base.texts import plural
+from micronpu.base.texts import file_name, plural
 from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, Number, Vector
 from micronpu.program.io import VECTORS, ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
@@ -79,7 +79,7 @@ def from_arrays(
         )
     rows = tuple(zip(*columns, strict=True))
     results = tuple(zip(*expected, strict=True)) if expected else tuple(tuple(run(row)) for row in rows)
-    return Vectors(rows, results, source)
+    return Vectors(rows, results, file_name(source))  # of files that are built elsewhere
 
 
 def _rows(array: Array, io: ProgramIO, what: str) -> list[Array]:

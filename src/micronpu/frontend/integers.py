@@ -140,6 +140,16 @@ def integer_io_of(module: object) -> IntegerIO | None:
     return found
 
 
+def stated_io(module: GraphModule) -> IntegerIO | None:
+    """Return the meaning of integers that a module itself dequantizes first and quantizes last; None for others."""
+    view = ProgramView(module)
+    inputs = [(node, common_edge(map(view.edge, node.users))) for node in view.inputs]
+    outputs = enumerate(map(view.result_qparams, results_of(module)))
+    taken = tuple(_integer_tensor(node.name, edge) for node, edge in inputs if edge and not is_float32(node))
+    made = tuple(None if edge is None else _integer_tensor(f"output_{i}", edge) for i, edge in outputs)
+    return IntegerIO(taken, made) if taken and len(taken) == len(inputs) else None
+
+
 class InFloat(nn.Module):
     """A module with integer inputs and outputs, as a function of floats."""
 

@@ -238,7 +238,7 @@ class Advice(JsonReport):
         price: of the original network.
         hotspots: operations that take the most time, by processor, most expensive first.
         ideas: the changes that were tried, shortest time first.
-        together: all ideas that save time, applied together; None if there are fewer than two, or they conflict.
+        together: all ideas that save more than `WORTH`, together; None if there are fewer than two, or they conflict.
         seconds: duration of the search.
     """
 
@@ -255,15 +255,15 @@ class Advice(JsonReport):
 
     @property
     def worth(self) -> tuple[Idea, ...]:
-        """Return the ideas that save time."""
+        """Return the ideas that save more than `WORTH` of the time."""
         return tuple(idea for idea in self.ideas if idea.is_worth)
 
     @property
     def summary(self) -> str:
-        """Return a sentence with the number of ideas, and those that save time."""
+        """Return a sentence with the number of ideas, and of those worth it."""
         if self.price.cycles is None:
             return f"There is no estimate of time for {self.target}, so that no change can be judged."
         tried = f"{plural(len(self.ideas), 'change')} of the network compiled in {self.seconds:.0f} s"
         if not self.worth:
-            return f"{tried}: none saves time."
-        return f"{tried}: {len(self.worth)} of them {'saves' if len(self.worth) == 1 else 'save'} time."
+            return f"{tried}: none saves more than {WORTH:.0%} of the time."
+        return f"{tried}: {len(self.worth)} of them save{'s' * (len(self.worth) == 1)} more than {WORTH:.0%}."

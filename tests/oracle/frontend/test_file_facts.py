@@ -274,6 +274,42 @@ def test_an_onnx_file_names_its_tensors_and_classes(tmp_path: Path):
     assert any("`evaluate`: a, b, c." in note for note in program.report.notes)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integers_of_a_quantized_onnx_file(dtype: str, tmp_path: Path):
+    """They mean what the first DequantizeLinear and the last QuantizeLinear say, to `evaluate` and in the program."""
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node
+    kind, shift = getattr(onnx.TensorProto, dtype.upper()), 128 if dtype == "uint8" else 0
+    random = np.random.default_rng(4)
+    weight = random.integers(-90, 90, (4, 16), "int8")
+    constants = {
+        **{"sx": np.float32(0.03), "zx": np.array(7 + shift, dtype), "w": weight, "sw": np.float32(0.01)},
+        **{"sy": np.float32(0.25), "zy": np.array(shift - 9, dtype)},
+    }
+    nodes = [
+        node("DequantizeLinear", ["x", "sx", "zx"], ["real"]),
+        node("DequantizeLinear", ["w", "sw"], ["weight"]),
+        node("Gemm", ["real", "weight"], ["sums"], transB=1),
+        node("QuantizeLinear", ["sums", "sy", "zy"], ["y"]),
+    ]
+    given, made = (onnx.helper.make_tensor_value_info(n, kind, s) for n, s in (("x", [1, 16]), ("y", [1, 4])))
+    tensors = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "net", [given], [made], tensors)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    program = micronpu.compile(tmp_path / "net.onnx", target="ethos-u55-128")
+    assert program.integer_io is not None
+    (x,), (y,) = program.integer_io.inputs, program.integer_io.outputs
+    assert y is not None and (x.name, x.dtype, x.zero_point) == ("x", dtype, 7 + shift)
+    assert (y.dtype, y.zero_point, np.float32(y.scale)) == (dtype, shift - 9, np.float32(0.25))
+    integers = random.integers(shift - 128, shift + 128, (32, 16)).astype(dtype)
+    floats = (integers.astype(np.float32) - (7 + shift)) * np.float32(0.03)
+    right = (floats @ weight.T.astype(np.float32)).argmax(1)
+    module = read_model(tmp_path / "net.onnx").module
+    ours, theirs = (micronpu.evaluate(module, rows, program, right) for rows in (integers, floats))
+    assert ours.program.score is not None and ours.program.score.value > 0.9
+    assert ours.program.score == theirs.program.score and ours.notes == theirs.notes == ()
+
+
 def test_damaged_facts_of_a_program_are_refused():
     for data in (b"[1]", b'[[],[],[],[["x",[[1],[1]]]]]', b"[[],[],3,[]]"):
         with pytest.raises(micronpu.PayloadError, match="model file is damaged"):

@@ -496,6 +496,18 @@ def test_a_column_that_a_narrow_terminal_leaves_out_is_not_explained(width: int,
         assert "Left out" in printed(report_view(report), int(said[2]) - 1)
 
 
+def test_a_source_of_250_letters_loses_its_beginning_before_a_column_is_omitted() -> None:
+    origin = Origin(("conv2d",), f"net.tflite:{'functional_' * 25}relu_7")
+    operations = (Operation(0, "conv2d", "conv2d", (1, 8), 10, origin, Cost(100, 100, {}, 64, 0.5)),)
+    report = DelegationReport("chip", (Verdict("conv2d.default", origin, 0),), operations=operations)
+    with (console := Console(width=120)).capture() as capture:
+        console.print(report_view(report))
+    lines = capture.get().splitlines()
+    head, _, row = lines[next(i for i, line in enumerate(lines) if line.startswith("NPU operation")) :][:3]
+    assert all(name in head for name in ("MACs", "cycles", "µs", "bound by", "use", "source"))
+    assert row.rstrip().endswith("functional_relu_7") and "…" in row and "Left out" not in capture.get()
+
+
 def test_what_takes_the_time_is_named_with_what_to_try() -> None:
     verdicts = (Verdict("conv2d.default", Origin(("conv2d",)), 0),)
     cheap, idle, busy = Cost(100, 100, {}, 64, 0.5), Cost(900, 900, {}, 64, 0.02), Cost(900, 900, {}, 64, 0.6)

@@ -17,7 +17,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_name, read_file
 from micronpu.frontend.export import as_inputs, called_by_name, input_names, rows_in_order
 from micronpu.frontend.facts import COMPARED, INTEGER_IO, KEEPS_INTEGERS, LEFT_OUT, NOT_COMPARED
-from micronpu.frontend.integers import to_integer_io
+from micronpu.frontend.integers import stated_io, to_integer_io
 from micronpu.frontend.model_files import own_runtime
 from micronpu.frontend.model_files.budget import reading
 from micronpu.frontend.model_files.metadata import of_litert
@@ -68,7 +68,10 @@ def _read(data: bytes, name: Path, shapes: Shapes, verify: bool, calibration: ob
         from micronpu.frontend.model_files.onnx_runtime import OnnxRuntime
 
         network = read_onnx(data, name, shapes)
-        return _read_with(network, name, partial(OnnxRuntime, data, name, network) if verify else None, calibration)
+        started = partial(OnnxRuntime, data, name, network) if verify else None
+        read = _read_with(network, name, started, calibration)
+        INTEGER_IO.say(read.module, stated_io(read.module))
+        return read
     from micronpu.frontend.model_files.litert import parse
     from micronpu.frontend.model_files.litert_graph import network_of
     from micronpu.frontend.model_files.litert_runtime import LiteRtRuntime, sizes_of

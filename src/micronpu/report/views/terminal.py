@@ -37,6 +37,8 @@ _COSTS = ("cycles", "µs", "bound by", "use")
 _NUMBERS = ("MACs", "cycles", "µs", "use")
 _LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
 """Columns that a narrow terminal omits, in this order."""
+_SHORT = 30
+"""Characters of a source, such as the name of a file's tensor, that are shown before columns are omitted."""
 
 
 @shows(DelegationReport)
@@ -141,8 +143,8 @@ def _partition(number: int, rows: list[TableRow], kind: str, top: int | None, ev
 class _Partition:
     """The table of a partition, as wide as the terminal allows.
 
-    If the terminal is narrow, file names lose their folders, then the gaps between columns shrink, and then the least
-    important columns are omitted.
+    If the terminal is narrow, file names lose their folders, then the gaps between columns shrink, then long sources
+    lose their beginning, and then the least important columns are omitted.
     """
 
     def __init__(self, title: str, rows: list[TableRow], kind: str) -> None:
@@ -166,6 +168,9 @@ class _Partition:
             columns["source"] = [file_name(source) for source in columns["source"]]
         if _width(columns, gap) > width:
             gap = 2
+        if (excess := _width(columns, gap) - width) > 0:
+            most = max(max(map(cell_len, columns["source"])) - excess, _SHORT)
+            columns["source"] = [_ending(source, most) for source in columns["source"]]
         for name in _LEAST_SAYING:
             if _width(columns, gap) > width:
                 columns.pop(name, None)
@@ -174,7 +179,8 @@ class _Partition:
     @property
     def width(self) -> int:
         """Least width that shows all columns."""
-        return _width(self._columns | {"source": list(map(file_name, self._columns["source"]))}, 2)
+        sources = [_ending(file_name(source), _SHORT) for source in self._columns["source"]]
+        return _width(self._columns | {"source": sources}, 2)
 
     def left_out(self, width: int) -> list[str]:
         """Return the columns that do not fit into so many characters."""
@@ -207,6 +213,11 @@ class _Words:
             text = f"Left out, as lines are short: {', '.join(dict.fromkeys(missing))}"
             wide = max(table.width for table in self._tables)
             yield Text(f"{text}. COLUMNS={wide} or --report-html shows all.", style="dim")
+
+
+def _ending(text: str, most: int) -> str:
+    """Return at most so many of the last characters."""
+    return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
 def _width(columns: dict[str, list[str]], gap: int) -> int:

@@ -16,7 +16,7 @@ from micronpu.report.operations import BusTraffic, Cost, Latency, together
 from micronpu.targets.ethosu.accelerators import Accelerator, Timing, ports_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import Port
-from micronpu.targets.ethosu.schedule.traffic import Traffic, arithmetic_of, busy, traffic_of
+from micronpu.targets.ethosu.schedule.traffic import Traffic, arithmetic_of, busy, copies_constants, traffic_of
 from micronpu.targets.ethosu.stream import actions_of
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
@@ -38,16 +38,29 @@ class Estimated:
     bus: Mapping[str, BusTraffic]
 
 
-def estimated(program: VelaProgram, spec: EthosUOptions, slower: Mapping[str, float] | None = None) -> Estimated:
-    """Estimate a program without running it; memories, by Vela's name, may be slower than configured by some
-    factors."""
+def estimated(
+    program: VelaProgram,
+    spec: EthosUOptions,
+    slower: Mapping[str, float] | None = None,
+    *,
+    with_copies: bool = True,
+) -> Estimated:
+    """Estimate a program without running it.
+
+    Args:
+        slower: factors by which memories, by Vela's name, are slower than configured.
+        with_copies: False to leave out copies of constants into another memory, as if they were there.
+    """
     accelerator = spec.accelerator
     ports = ports_of(spec.ini, spec.system_config, spec.memory_mode, accelerator)
     if slower:
         ports = {n: replace(port, rate=port.rate / slower.get(port.memory, 1.0)) for n, port in ports.items()}
     actions = actions_of(program.commands)
+    operations = [action for action in actions if action.is_operation]
+    placed = zip(program.places or (-1,) * len(operations), operations, strict=True)
+    places = [place for place, action in placed if with_copies or not copies_constants(action)]
+    actions = [action for action in actions if with_copies or not copies_constants(action)]
     traffic = traffic_of(actions, accelerator.family, accelerator.port_bytes)
-    places = program.places or (-1,) * len(traffic)
     arithmetic = arithmetic_of(traffic, places, [layer.npu_cycles for layer in program.layers])
     found, memories_used = busy(actions, traffic, arithmetic, ports, accelerator.family)
     bus = _by_port(traffic, ports)

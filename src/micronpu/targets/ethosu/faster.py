@@ -91,24 +91,13 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: StreamRun | Non
     return None if made is None else ScheduleCandidate(program, before, *made)
 
 
-@dataclass(frozen=True)
-class Resident:
-    """Estimate of a program with its constants in SRAM: cycles, from Vela's estimates of its operations, and bytes of
-    SRAM."""
-
-    cycles: int
-    sram: int
-
-
-def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Resident | None:
-    """Estimate a program with its constants in SRAM, and without the scratch memory for prefetched weights; None if
-    they are there already or do not fit."""
-    memories = spec.memories
-    if memories is None or not program.places or not spec.max_sram_bytes:
+def resident_bytes(program: VelaProgram, spec: EthosUOptions, scratch: int) -> int | None:
+    """Return the bytes of SRAM of a program with its constants there, and without the scratch memory for prefetched
+    weights; None if they are there already or do not fit."""
+    if spec.memories is None or not program.places or not spec.max_sram_bytes:
         return None
-    cycles = sum(layer.work.near(memories) for layer in program.layers)
     sram = program.sram_bytes - scratch + len(program.constants) + len(program.commands)
-    return Resident(cycles, sram) if sram <= spec.max_sram_bytes * PART_OF_MEMORY else None
+    return sram if sram <= spec.max_sram_bytes * PART_OF_MEMORY else None
 
 
 def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:

@@ -25,7 +25,7 @@ from micronpu.partition.partition import Partition
 from micronpu.report.operations import ResidentPrice
 from micronpu.targets.ethosu.compile import EthosUPartition, external_blocks, named_block, stored
 from micronpu.targets.ethosu.costs import estimated
-from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, compared, resident
+from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, compared, resident_bytes
 from micronpu.targets.ethosu.host.proof import ROWS, integers_for, is_large
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import CONSTANTS, checksum
@@ -91,8 +91,7 @@ def placed(
     if not spec.max_sram_bytes:
         return replace(found, why="the size of the SRAM is unknown (`max_sram_bytes`)")
     scratches = [p.prefetch.scratch if p.prefetch is not None else 0 for p in plans]
-    prices = [resident(p.program, spec, scratch) for p, scratch in zip(plans, scratches, strict=True)]
-    if None in prices:
+    if None in [resident_bytes(p.program, spec, scratch) for p, scratch in zip(plans, scratches, strict=True)]:
         return replace(found, why=f"they do not fit {PART_OF_MEMORY:.0%} of {spec.max_sram_bytes:,} bytes")
     there = replace(spec, **_SRAM)
     try:
@@ -113,17 +112,20 @@ def placed(
 def resident_price(parts: Sequence[EthosUPartition], spec: EthosUOptions) -> ResidentPrice | None:
     """Estimate programs with all weights in SRAM; None if they do not fit or save less than 3 %."""
     scratches = [part.prefetch.scratch if part.prefetch is not None else 0 for part in parts]
-    prices = [resident(part.program, spec, scratch) for part, scratch in zip(parts, scratches, strict=True)]
-    known = [price for price in prices if price is not None]
-    now = sum(part.program.cycles for part in parts)
-    if not known or len(known) < len(prices) or sum(p.cycles for p in known) > (1 - LEAST_GAIN) * now:
+    needed = [resident_bytes(part.program, spec, scratch) for part, scratch in zip(parts, scratches, strict=True)]
+    known = [size for size in needed if size is not None]
+    if not known or len(known) < len(needed):
+        return None
+    there, now = replace(spec, **_SRAM), sum(part.cycles for part in parts)
+    cycles = sum(estimated(part.program, there, with_copies=False).cycles for part in parts)
+    if cycles > (1 - LEAST_GAIN) * now:
         return None
     stands = [len(part.program.constants) + len(part.program.commands) for part in parts]
-    whole = sum(stands) + max(p.sram - own for p, own in zip(known, stands, strict=True))
+    whole = sum(stands) + max(size - own for size, own in zip(known, stands, strict=True))
     if whole > PART_OF_MEMORY * spec.max_sram_bytes:
         return None
     here = max(part.program.sram_bytes for part in parts)
-    return ResidentPrice(sum(p.cycles for p in known) / now, max(whole - here, 0))
+    return ResidentPrice(cycles / now, max(whole - here, 0))
 
 
 def _cycles(plans: Sequence[Planned], spec: EthosUOptions) -> int:

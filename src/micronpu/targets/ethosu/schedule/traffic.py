@@ -116,6 +116,12 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
     return Traffic(_by_region(counts), result.work(action))
 
 
+def copies_constants(action: Action) -> bool:
+    """Return True for a transfer of constants into a memory other than the NPU's tables."""
+    is_table = bool(action.number(reg.TARGET_REGION) & _TABLE_MEMORY)
+    return action.is_transfer and region_of(action, reg.SOURCE_REGION) == CONSTANTS and not is_table
+
+
 def _by_region(counts: Mapping[tuple[int, str], int]) -> dict[int, RegionTraffic]:
     regions = dict.fromkeys(region for region, _ in counts)
     return {r: RegionTraffic(**{kind: n for (region, kind), n in counts.items() if region == r}) for r in regions}
