@@ -186,13 +186,30 @@ _FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2
 """Characters that control a terminal: control characters, and those that change the writing direction."""
 
 
+PRINTED: dict[bool, list[str]] = {False: [], True: []}
+"""Texts that the current command has printed on standard output, and (True) on standard error."""
+
+
+_BLANKS = re.compile(" +\n")
+
+
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escape control characters: names come from models and programs, which may be untrusted."""
+        """Escape control characters: names come from models and programs, which may be untrusted.
+
+        A file gets lines without trailing blanks.
+        """
+        blanks = ""
         for segment in super().render(renderable, options):
             if segment.control is None and _FOR_TERMINALS.search(segment.text):
                 text = _FOR_TERMINALS.sub(lambda found: ascii(found.group())[1:-1], segment.text)
                 segment = Segment(text, segment.style)
+            if not self.quiet:
+                PRINTED[self.stderr].append(segment.text)
+            if not self.is_terminal and segment.control is None:
+                text = _BLANKS.sub("\n", blanks + segment.text)
+                blanks = text[len(text.rstrip(" ")) :]
+                segment = Segment(text.removesuffix(blanks), segment.style)
             yield segment
 
     def show_cursor(self, show: bool = True) -> bool:

@@ -207,7 +207,7 @@ def compile_command(
     _check_float(context, in_float)
     with timed(profile is not None) as times, console.progress() as callback, warnings.catch_warnings():
         loaded = load_with(library, model, callback, verify_import)
-        destination = output or Path(f"{loaded.name}.pte")
+        destination = context.params["output"] = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         if in_float:
             return _write_float(loaded, destination)

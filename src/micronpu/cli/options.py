@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from micronpu.base.errors import InternalError, MicroNpuError, OptionError
 from micronpu.base.extensions import COMMANDS, extensions, load
-from micronpu.cli import console
+from micronpu.cli import console, hints
 from micronpu.cli.console import flag_of, guarded
 from micronpu.report.codec import attribute_texts
 from micronpu.targets.backend import Target as FoundTarget
@@ -83,6 +83,17 @@ class Command(TyperCommand):
         ctx.meta["--target"] = _target_of(args)
         rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; then print each command that its hints name as a line that runs."""
+        for texts in console.PRINTED.values():
+            texts.clear()
+        try:
+            return super().invoke(ctx)
+        finally:
+            for out, texts in zip((console.output(), console.errors()), console.PRINTED.values(), strict=True):
+                for line in hints.lines("".join(texts), ctx):
+                    console.say(f"To run: {line}", to=out)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
