@@ -9,8 +9,20 @@ from typing import Any
 
 NAMED = re.compile(r"`micronpu\s+([a-z]+(?:\s+[a-z]+)?)`")
 """A command without arguments; the end of a line may divide it."""
-_OWN = {"output", "quiet", "debug", "report_json", "report_html", "json", "profile", "trace", "top", "every", "no_cache"}
-"""Parameters about what a command writes, which another command does not take over."""
+_OWN = {
+    "output",
+    "report_json",
+    "report_html",
+    "json",
+    "trace",
+    "profile",
+    "top",
+    "every",
+    "no_cache",
+    "quiet",
+    "debug",
+}
+"""Parameters about outputs, which another command does not take over."""
 
 
 def lines(text: str, context: Any) -> Iterator[str]:
@@ -21,7 +33,8 @@ def lines(text: str, context: Any) -> Iterator[str]:
         given = _given(context, {param.name for param in command.params})
         needed = {param.name for param in command.params if param.required or param.name in ("model", "target")}
         if needed and needed <= given.keys():
-            words = [word for param in command.params if param.name in given for word in _words(param, given[param.name])]
+            taken = (param for param in command.params if param.name in given)
+            words = [word for param in taken for word in _words(param, given[param.name])]
             yield f"micronpu {name} {shlex.join(words)}"
 
 
