@@ -106,7 +106,7 @@ def test_a_refusal_in_the_process_is_the_same_sentence(tmp_path):
 def test_the_end_of_the_process_is_a_sentence(tmp_path):
     (tmp_path / "a.pte").write_bytes(add_pte())
     program = HostProgram(tmp_path / "a.pte")
-    os.kill(program._isolated._process.pid, signal.SIGSEGV)
+    os.kill(program._isolated._worker.process.pid, signal.SIGSEGV)
     with pytest.raises(PayloadError, match=r"a\.pte ran in a process that crashed with SIGSEGV: "):
         program.run(A, B)
 
@@ -128,7 +128,7 @@ def test_a_program_that_ends_its_process_is_a_sentence(tmp_path):
 def test_a_program_that_never_ends_is_stopped(tmp_path):
     (tmp_path / "a.pte").write_bytes(add_pte())
     program = HostProgram(tmp_path / "a.pte", RunOptions(isolated=True))
-    process = program._isolated._process
+    process = program._isolated._worker.process
     os.kill(process.pid, signal.SIGSTOP)
     program._isolated._limit = 0.1
     with pytest.raises(PayloadError, match=r"a\.pte took more than 0\.1 s to run and was stopped.*--time-limit"):
@@ -174,8 +174,8 @@ def test_a_process_that_was_taken_over_answers_anything(case, monkeypatch):
 
             writer = threading.Thread(target=write)
             writer.start()
-            monkeypatch.setattr(program._isolated, "_channel", ours)
-            monkeypatch.setattr(program._isolated, "_how_it_ended", lambda: ("ended", ""))
+            monkeypatch.setattr(program._isolated._worker, "_channel", ours)
+            monkeypatch.setattr(program._isolated._worker, "how_it_ended", lambda: ("ended", ""))
             with pytest.raises(PayloadError, match=r"made to do this|gave something that is no tensor"):
                 program.run(A, B)
             ours.close()

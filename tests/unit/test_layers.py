@@ -252,6 +252,7 @@ BY_OTHERS = {
 NOT_IMPORTED = {
     "cli.__main__": "the command",
     "cli.compare_worker": "a process of its own",
+    "frontend.model_files.runtime_worker": "the same",
     "runtime.isolated_worker": "the same",
     "runtime.register": "imported by users for its effect",
     "targets.ethosu.vela.worker": "the same",

@@ -7,14 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,8 +23,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
-from micronpu.base.parsing import parse_json
-from micronpu.base.processes import end, how_it_ended, last_words, tied
+from micronpu.base.worker import Worker
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.runtime.native import in_order
@@ -40,58 +33,12 @@ if TYPE_CHECKING:
 
     from micronpu.runtime.run_options import RunOptions
 
-_LENGTH = 8  # size of the length prefix
-_LEAST = 1e-3  # seconds; 0 would select the socket's non-blocking mode
 _START_LIMIT = 600.0
 """Seconds until the process must be ready: importing torch takes minutes on a busy machine or a slow disk."""
 _SHORT, _LONGEST = 1 << 16, 1 << 32
 """Bytes of an answer without results, and of a record."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
 _BFLOAT16 = "bfloat16"
-
-
-def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> None:
-    """Send a message: a JSON head with the sizes of the blobs, and the blobs."""
-    text = json.dumps({**head, "sizes": [len(blob) for blob in blobs]}).encode()
-    channel.sendall(len(text).to_bytes(_LENGTH, "little") + text)
-    for blob in blobs:
-        channel.sendall(blob)
-
-
-def receive(
-    channel: socket.socket, until: float | None = None, most: float = math.inf
-) -> tuple[dict[str, Any], list[bytes]]:
-    """Receive a message of `send`.
-
-    Args:
-        until: deadline in `time.monotonic` seconds; None for none.
-        most: bytes of the head, and of the blobs.
-
-    Raises:
-        EOFError: the other side has closed the socket.
-        TimeoutError: the message is incomplete at the deadline.
-        ValueError: the data are not a message.
-    """
-    length = int.from_bytes(_read(channel, _LENGTH, until), "little")
-    if length > most:
-        raise ValueError("a message that is too long")
-    head = parse_json(_read(channel, length, until))
-    sizes = head.get("sizes") if isinstance(head, dict) else None
-    if not isinstance(sizes, list) or not all(isinstance(n, int) and n >= 0 for n in sizes) or sum(sizes) > most:
-        raise ValueError("a message without sizes, or one that is too long")
-    return head, [_read(channel, size, until) for size in sizes]
-
-
-def _read(channel: socket.socket, size: int, until: float | None) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        if until is not None:
-            channel.settimeout(max(until - time.monotonic(), _LEAST))
-        part = channel.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
 
 
 def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
@@ -177,24 +124,19 @@ class IsolatedProgram:
         self._name = name
         self._limit = options.time_limit
         self._lock = threading.Lock()
+        script = Path(__file__).with_name("isolated_worker.py")
         try:
             with contextlib.ExitStack() as stack:
-                log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
                 scratch = str(stack.enter_context(scratch_folder("micronpu-"))) if options.profile else ""
-                # Run a script, without the user's environment: with -m, Python imports from the current folder.
-                script = str(Path(__file__).with_name("isolated_worker.py"))
-                command = [sys.executable or "python", "-I", "-S", script, json.dumps(package_folders()), scratch]
-                self._process, self._channel = tied(command, log, cwd="/", env=_environment())
-                stack.enter_context(self._channel)
-                # Also if the program is never closed.
-                stack.callback(end, self._process)
+                arguments = json.dumps(package_folders()), scratch
+                self._worker = Worker(script, *arguments, environment=_environment(), cwd="/")
+                stack.callback(self._worker.close)
                 self.close = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
             raise RuntimeUnavailableError(
                 f"{name} runs in a separate process, which cannot be started: {error.strerror or error}.",
                 hint="RunOptions(isolated=False), for a program that you trust",
             ) from error
-        self._log = log
         try:
             self.fences = self._await_start({"operators": operators})
             self.ask({"do": "load", "name": name, "options": asdict(options), "method": method}, [data])
@@ -226,11 +168,8 @@ class IsolatedProgram:
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request and return the response, of at most that many bytes."""
         with self._lock:
-            until = None if self._limit is None else time.monotonic() + self._limit
             try:
-                self._channel.settimeout(self._limit)
-                send(self._channel, head, blobs)
-                answer, data = receive(self._channel, until, most)
+                answer, data = self._worker.ask(head, blobs, self._limit, most)
             except TimeoutError as error:
                 self.close()
                 what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
@@ -241,7 +180,8 @@ class IsolatedProgram:
                     "you trust",
                 ) from error
             except (EOFError, OSError, ValueError) as error:
-                how, printed = self._how_it_ended()
+                how, printed = self._worker.how_it_ended()
+                self.close()
                 raise PayloadError(
                     f"{self._name} ran in a process that {how}: the program is damaged, or made to do this.{printed}",
                     hint="copy the file again, or compile the model again",
@@ -255,29 +195,15 @@ class IsolatedProgram:
     def _await_start(self, head: dict[str, Any]) -> frozenset[str]:
         """Send what the process imports, and wait until it can read a program; return its restrictions."""
         try:
-            send(self._channel, head)
-            answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT, _SHORT)
+            answer, _ = self._worker.ask(head, seconds=_START_LIMIT, most=_SHORT)
         except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
-            how, printed = self._how_it_ended()
+            how, printed = self._worker.how_it_ended()
             raise RuntimeUnavailableError(
                 f"{self._name} was to run in a process that {how} before it read the program.{printed}",
                 hint="`micronpu doctor`; or --not-isolated, RunOptions(isolated=False), for a program that you trust",
             ) from error
         _raise_error(answer)
         return frozenset(map(str, answer.get("fences") or ()))
-
-    def _how_it_ended(self) -> tuple[str, str]:
-        """Return how the process ended, with the last line of its output, and release its resources."""
-        try:
-            how = how_it_ended(self._process.wait(timeout=10))
-        except subprocess.TimeoutExpired:
-            how = "gave up"
-        printed = ""
-        with contextlib.suppress(OSError, ValueError):
-            self._log.seek(0)
-            printed = last_words(self._log.read().decode("utf-8", "replace"))
-        self.close()
-        return how, printed
 
 
 def _fits(head: object, output: TensorValue | None) -> bool:
@@ -299,8 +225,8 @@ def _raise_error(answer: dict[str, Any]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process, adapted to another folder and to one thread when the child restricts itself."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # NumPy's library starts its threads when it is loaded
+    """Variables that adapt the process to another folder, and to one thread when it restricts itself."""
+    environment = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's library starts its threads when it is loaded
     with contextlib.suppress(RuntimeUnavailableError):
         environment["MICRONPU_CACHE_DIR"] = str(cache_directory())
     return environment

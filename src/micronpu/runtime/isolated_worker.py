@@ -11,7 +11,6 @@ import json
 import math
 import os
 import resource
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -35,10 +34,22 @@ def main() -> None:
     scratch = sys.argv[2] or None
     sys.dont_write_bytecode = True
     from micronpu.base.errors import MicroNpuError
-    from micronpu.base.leaving import tie, working
-    from micronpu.runtime.isolated import receive, send
+    from micronpu.base.worker import parent, receive, send, serve
 
-    with socket.socket(fileno=os.dup(0)) as channel:
+    program: ArrayProgram | None = None
+
+    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        nonlocal program
+        try:
+            if program is None:
+                program = _load(head, blobs)
+                return {}, []
+            _limit_time(program.options.time_limit)
+            return _answer(program, head, blobs)
+        except MicroNpuError as error:
+            return {"error": type(error).__name__, "what": error.what, "hint": error.hint}, []
+
+    with parent() as channel:
         try:
             fences = _prepare(scratch, receive(channel)[0]["operators"])
         except EOFError:
@@ -46,25 +57,8 @@ def main() -> None:
         except MicroNpuError as error:
             send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
             return
-        tie(channel)
         send(channel, {"fences": sorted(fences)})
-        program: ArrayProgram | None = None
-        answer: tuple[dict[str, Any], list[bytes]]
-        while True:
-            try:
-                head, blobs = receive(channel)
-            except EOFError:
-                return
-            try:
-                with working(channel):
-                    if program is None:
-                        program, answer = _load(head, blobs), ({}, [])
-                    else:
-                        _limit_time(program.options.time_limit)
-                        answer = _answer(program, head, blobs)
-                send(channel, *answer)
-            except MicroNpuError as error:
-                send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
+        serve(channel, answer)
 
 
 def _prepare(scratch: str | None, operators: list[str] | None) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from tests.oracle.frontend.litert_files import FileWriter
 from tests.runtime.test_fence import expected_fences
 
 import micronpu
+from micronpu.base import worker
 from micronpu.base.errors import ImportMismatchError
+from micronpu.base.worker import receive
 from micronpu.frontend.facts import NOT_COMPARED
-from micronpu.frontend.model_files import read_model, runtime_process, runtime_worker
+from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.litert import parse
 from micronpu.frontend.model_files.litert_graph import LOWERINGS
 from micronpu.frontend.model_files.litert_operators import _elementwise
@@ -92,19 +94,29 @@ def test_the_process_of_the_comparison_is_fenced() -> None:
     with LiteRtRuntime(parse(data), data, ()) as runtime:
         assert runtime._process is not None
         if "processes" in expected_fences():
-            assert "Seccomp:\t2" in Path(f"/proc/{runtime._process.pid}/status").read_text()
+            assert "Seccomp:\t2" in Path(f"/proc/{runtime._process.worker.pid}/status").read_text()
 
 
-SENT = [b"[" * 100_000, b"no JSON", b"[]", b"{}", b'{"sizes": "a"}', b'{"sizes": [9223372036854775808]}']
+SENT = [
+    b"[" * 100_000,
+    b"no JSON",
+    b"[]",
+    b"{}",
+    b'{"sizes": "a"}',
+    b'{"sizes": [9223372036854775808]}',
+    b'{"sizes": [-1]}',
+]
 
 
 @pytest.mark.parametrize("sent", SENT, ids=len)
 def test_what_a_broken_process_sends_is_refused(sent: bytes, monkeypatch: Any) -> None:
-    answer = io.BytesIO(sent + b"\n")
-    monkeypatch.setattr(runtime_process, "receive", lambda _, parse: runtime_worker.receive(answer, parse))
-    data = chain()
-    with pytest.raises(RuntimeRefusalError, match="cannot be read"), LiteRtRuntime(parse(data), data, ()):
-        pass
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(len(sent).to_bytes(8, "little") + sent)
+        monkeypatch.setattr(worker, "receive", lambda _, *limits: receive(ours, *limits))
+        data = chain()
+        with pytest.raises(RuntimeRefusalError, match="cannot be read"), LiteRtRuntime(parse(data), data, ()):
+            pass
 
 
 def stateful() -> bytes:

@@ -1,51 +1,22 @@
 """The process in which a file's own runtime runs it: ``python -I -S runtime_worker.py FOLDERS litert|onnx``.
 
 Runtimes do not validate a file enough for untrusted ones, so a crash has to end this process alone. FOLDERS is a JSON
-list of package folders. Requests arrive on standard input, and the answers go to standard output: a JSON line, followed
-by the bytes of the tensors that it lists.
+list of package folders. Requests arrive on standard input, a socket; answers list tensors, and have their bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import IO, Any
+from typing import Any
 
 _MEMORY = 4 << 30
 """Limit of the memory in bytes."""
 _SECONDS = 600
 """Limit of the CPU time."""
-
-
-def send(stream: IO[bytes], head: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
-    """Write a message: a JSON line with the sizes of the blobs, and the blobs."""
-    stream.write(json.dumps({**head, "sizes": [len(blob) for blob in blobs]}).encode() + b"\n")
-    for blob in blobs:
-        stream.write(blob)
-    stream.flush()
-
-
-def receive(stream: IO[bytes], parse: Callable[[bytes], Any] = json.loads) -> tuple[dict[str, Any], list[bytes]]:
-    """Read a message of `send`.
-
-    Args:
-        parse: of JSON; for messages of the process that runs files of others, one that limits them.
-
-    Raises:
-        EOFError: the other side ended.
-    """
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        raise EOFError
-    head = parse(line)
-    blobs = [stream.read(size) for size in head["sizes"]]
-    if any(len(blob) != size for blob, size in zip(blobs, head["sizes"], strict=True)):
-        raise EOFError
-    return head, blobs
 
 
 class _LiteRt:
@@ -106,39 +77,37 @@ _RUNTIMES: dict[str, tuple[Any, str]] = {
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # runtimes print
-        sys.path += json.loads(sys.argv[1])  # after the standard library
-        sys.dont_write_bytecode = True
-        kind, package = _RUNTIMES[sys.argv[2]]
-        import_module(package)  # before the process is restricted
+    sys.path += json.loads(sys.argv[1])  # after the standard library
+    sys.dont_write_bytecode = True
+    kind, package = _RUNTIMES[sys.argv[2]]
+    import_module(package)  # before the process is restricted
 
-        from micronpu.base.fence import put_up
+    from micronpu.base.fence import put_up
+    from micronpu.base.worker import parent, serve
 
+    runtime: Any = None
+
+    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        nonlocal runtime
+        found: list[Any] = []
+        try:
+            if runtime is None:
+                runtime = kind(blobs[0], head)
+            elif head["do"] == "begin":
+                runtime.begin()
+            elif head["do"] == "sizes":
+                return {"shapes": runtime.sizes()}, []
+            else:
+                found = runtime.run(head, blobs)
+        except Exception as error:  # each runtime has its own
+            return {"error": f"{error}" or type(error).__name__}, []
+        described = [None if a is None else [a.dtype.str, list(a.shape)] for a in found]
+        return {"tensors": described}, [b"" if a is None else a.tobytes() for a in found]
+
+    with parent() as channel:
         put_up()
         _limit()
-        runtime: Any = None
-        while True:
-            try:
-                head, blobs = receive(requests)
-            except EOFError:
-                return
-            found: list[Any] = []
-            try:
-                if runtime is None:
-                    runtime = kind(blobs[0], head)
-                elif head["do"] == "begin":
-                    runtime.begin()
-                elif head["do"] == "sizes":
-                    send(answers, {"shapes": runtime.sizes()})
-                    continue
-                else:
-                    found = runtime.run(head, blobs)
-            except Exception as error:  # each runtime has its own
-                send(answers, {"error": f"{error}" or type(error).__name__})
-                continue
-            described = [None if a is None else [a.dtype.str, list(a.shape)] for a in found]
-            send(answers, {"tensors": described}, [b"" if a is None else a.tobytes() for a in found])
+        serve(channel, answer)
 
 
 def _loaded(data: bytes) -> Any:

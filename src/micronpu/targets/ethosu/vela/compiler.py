@@ -194,24 +194,24 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
     except WorkerEndedError as error:
         raise VelaEndedError(f"Vela {error} on this program.") from error
     result = answer.result
-    if result is None:
+    if answer.objection:
         raise VelaError(_objection(answer.text) or f"Vela refuses the program: {answer.objection}")
     left, taken = result["cpu_operators"], result["npu_operators"]
     if left:
         raise VelaError(f"Vela leaves {left} of {left + taken} operators to the CPU.")
     return VelaProgram(
-        commands=result["commands"],
+        commands=answer.commands,
         constants=answer.constants,
         scratch_size=result["scratch_size"],
         fast_scratch_size=result["fast_scratch_size"],
-        inputs=tuple(VelaIO(*tensor) for tensor in result["inputs"]),
-        outputs=tuple(VelaIO(*tensor) for tensor in result["outputs"]),
+        inputs=_io(result["inputs"]),
+        outputs=_io(result["outputs"]),
         cycles=result["cycles"],
         memory=result["memory"],
         layers=_layers(result["tables"]),
         clock_hz=clock_hz(spec.ini, spec.system_config or ""),
-        sources=_sources(result["tables"], result["commands"]),
-        places=_places(result["tables"], result["commands"]),
+        sources=_sources(result["tables"], answer.commands),
+        places=_places(result["tables"], answer.commands),
     )
 
 
@@ -228,10 +228,14 @@ def unpack_program(data: memoryview) -> VelaProgram:
     record, rest = head_and_rest(data)
     own, end = record["program"], record["commands"]
     for name in ("inputs", "outputs"):
-        own[name] = tuple(VelaIO(tuple(shape), *rest) for shape, *rest in own[name])
+        own[name] = _io(own[name])
     own["layers"] = tuple(replace(LayerEstimate(*record), work=EngineWork(*work)) for *record, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(rest[:end]), constants=rest[end:], **own)
+
+
+def _io(tensors: Sequence[Any]) -> tuple[VelaIO, ...]:
+    return tuple(VelaIO(tuple(shape), *rest) for shape, *rest in tensors)
 
 
 def _objection(text: str) -> str:

@@ -1,19 +1,14 @@
 """The process that runs Vela's compiler core: ``python -I -S worker.py FOLDER FOLDER``.
 
-The folders contain the packages ``ethosu`` and ``micronpu``. Standard input is a socket. A message consists of two
-lengths of eight bytes each, little-endian, a value in ``marshal``'s format, and bytes that are too large to be copied
-into it. The worker sends None when it is ready. It answers each request, (seconds, arguments, options of
-``regor.compile``) and the model, with a pair, an objection and None or "" and a dict, and the constants. It ends when
-the socket is closed, even while it compiles. Standard output and error are a file of the parent, since the core prints
-its reasons.
+The folders contain the packages ``ethosu`` and ``micronpu``. The first request has an empty answer. Each further one
+has seconds, arguments and options of ``regor.compile``, and the model as a blob; its answer has an objection, or the
+result with command stream and constants as blobs. The core prints its reasons to standard output or error.
 
 Imports delay every compiling process: use lightweight modules of the standard library only.
 """
 
 from __future__ import annotations
 
-import marshal
-import os
 import resource
 import signal
 import sys
@@ -35,48 +30,44 @@ def main() -> None:
     # Vela is known to crash; do not leave core files in the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a parent that ignores it passes that on
-    channel = os.dup(0)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
     sys.path += sys.argv[1:]
     from ethosu import regor
 
-    from micronpu.base.leaving import tie, working
+    from micronpu.base.worker import parent, serve
 
-    tie(channel)
-    _send(channel, None, b"")
-    with open(channel, "rb") as incoming:
-        while sizes := incoming.read(16):
-            seconds, (architecture, *arguments), options = marshal.loads(incoming.read(_number(sizes[:8])))
-            model = incoming.read(_number(sizes[8:]))
-            signal.alarm(int(seconds) + _GRACE)
-            with working(channel):
-                answer, constants = _answer(regor, (architecture, model, *arguments), options)
+    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        if not blobs:
+            return {}, []
+        signal.alarm(int(head["seconds"]) + _GRACE)
+        try:
+            architecture, *arguments = head["arguments"]
+            return _answer(regor, (architecture, *blobs, *arguments), head["options"])
+        finally:
             signal.alarm(0)
-            _send(channel, answer, constants)
-            del model, answer, constants  # or they stay in memory during the next request
+
+    serve(parent(), answer)
 
 
-def _answer(regor: Any, arguments: tuple[object, ...], options: dict[str, Any]) -> tuple[Any, bytes]:
+def _answer(regor: Any, arguments: tuple[object, ...], options: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     try:
         compiled = regor.compile(*arguments, **options)
     except Exception as error:  # regor raises RuntimeError and its own exceptions
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return (lines[0] if lines else type(error).__name__, None), b""
+        return {"objection": lines[0] if lines else type(error).__name__}, []
     report, tables = compiled.perf_report, compiled.opt_database.tables
     result = {
+        "objection": "",
         "cpu_operators": int(report.cpuOps),
         "npu_operators": int(report.npuOps),
         "cycles": int(report.totalCycles),
         "memory": {str(name): int(m.peakUsage) for name, m in report.memories.items()},
-        "commands": bytes(compiled.command_stream),
         "scratch_size": int(compiled.scratch.size),
         "fast_scratch_size": int(compiled.scratch_fast.size),
         "inputs": _io(compiled.inputs),
         "outputs": _io(compiled.outputs),
         "tables": {name: _rows(tables[name]) for name in _TABLES if name in tables} | _figures(tables),
     }
-    return ("", result), compiled.read_only.data
+    return result, [bytes(compiled.command_stream), bytes(compiled.read_only.data)]
 
 
 def _io(tensors: Any) -> list[tuple[tuple[int, ...], int, int, int]]:
@@ -94,19 +85,6 @@ def _figures(tables: Any) -> dict[str, list[list[str]]]:
     table = tables["perf_debug"]
     wanted = [i for i, n in enumerate(table.header) if n in _FIGURES or str(n).endswith(_FIGURES_OF_MEMORIES)]
     return {"figures": [[str(row[i]) for i in wanted] for row in (table.header, *table.data)]}
-
-
-def _number(data: bytes) -> int:
-    return int.from_bytes(data, "little")
-
-
-def _send(channel: int, value: Any, data: bytes) -> None:
-    message = marshal.dumps(value)
-    sizes = b"".join(len(part).to_bytes(8, "little") for part in (message, data))
-    for part in (sizes + message, data):
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(channel, rest) :]
 
 
 if __name__ == "__main__":
