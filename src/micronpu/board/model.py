@@ -11,12 +11,12 @@ from math import prod
 
 import numpy as np
 
-from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
 from micronpu.base.texts import inside, plural
 from micronpu.board.runners import FIRMWARE
+from micronpu.container import litert_view
 from micronpu.program.edit import with_method_first, with_payloads
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import Plan, read_plan
@@ -28,13 +28,12 @@ from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
 from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
 from micronpu.targets.ethosu.stream import accelerator_of
+from micronpu.targets.ethosu.vela.compiler import ALLOCATION, OPERATOR
 
 PTE, TFLITE = "pte", "tflite"
 _LITERT = b"TFL3"
-_LITERT_TYPES = {0: "float32", 2: "int32", 3: "uint8", 7: "int16", 9: "int8"}
-"""Element types of models on an Ethos-U, by their number in LiteRT's schema."""
-_CUSTOM_CODE = "ethos-u"
-_ALLOCATION = "OfflineMemoryAllocation"
+_LITERT_TYPES = ("float32", "int32", "uint8", "int16", "int8")
+"""Element types of models on an Ethos-U."""
 _ADDRESS_WORDS = 3
 """Words of the metadata before the offsets: version, subgraphs, tensors."""
 
@@ -215,55 +214,34 @@ def _read_litert(data: bytes, name: str) -> BoardModel:
 
 def _litert(data: bytes, name: str) -> _LiteRt:
     try:
-        model = flatbuffer.root(data, _LITERT)
-        buffers = [_bytes_of(table) for table in model.vector(4).tables()]
-        graph = model.vector(2).table(0)
-        tensors = list(graph.vector(0).tables())
-        operators = list(graph.vector(3).tables())
-        codes = [table.string(1) for table in model.vector(1).tables()]
-        if len(operators) != 1 or codes[operators[0].integer(0, "<I")] != _CUSTOM_CODE:
+        model = litert_view.read_model(data)
+        if [operator.name for operator in model.operators] != [OPERATOR]:
             raise UnsupportedError(
-                f"{name} is a LiteRT model of {len(operators)} operators, not one call of an Ethos-U.",
+                f"{name} is a LiteRT model of {len(model.operators)} operators, not one call of an Ethos-U.",
                 hint="program.save(path, vela=True), or Vela's command",
             )
-        places = next(
-            (buffers[m.integer(1, "<I")] for m in model.vector(6).tables() if m.string(0) == _ALLOCATION), b""
-        )
-        offsets = np.frombuffer(places, "<i4")[_ADDRESS_WORDS:]
-        stream, constants, scratch, fast, *_ = operators[0].vector(1).integers()
-
-        def content(index: int) -> bytes:
-            return buffers[tensors[index].integer(2, "<I")]
+        offsets = np.frombuffer(model.metadata.get(ALLOCATION, b""), "<i4")[_ADDRESS_WORDS:]
+        stream, constants, scratch, fast, *_ = (model.tensors[index] for index in model.operators[0].inputs)
 
         def io(index: int, label: str) -> tuple[ProgramIO, int]:
-            table = tensors[index]
-            shape = table.vector(0).integers()
-            code = table.integer(1, "<b")
-            if code not in _LITERT_TYPES or index >= len(offsets):
+            tensor = model.tensors[index]
+            dtype = litert_view.element_name(tensor.type)
+            if dtype not in _LITERT_TYPES or index >= len(offsets):
                 raise UnsupportedError(f"No Ethos-U takes the type of the {label.replace('_', ' ')} of {inside(name)}.")
-            number = next(k for k, v in ELEMENT_TYPES.items() if v == _LITERT_TYPES[code])
-            return ProgramIO(label, TensorValue(number, shape, tuple(range(len(shape))), False)), int(offsets[index])
-
-        def size(index: int) -> int:
-            return prod(tensors[index].vector(0).integers())
+            number = next(k for k, v in ELEMENT_TYPES.items() if v == dtype)
+            value = TensorValue(number, tensor.shape, tuple(range(len(tensor.shape))), False)
+            return ProgramIO(label, value), int(offsets[index])
 
         return _LiteRt(
-            content(stream),
-            content(constants),
-            size(scratch),
-            size(fast) if fast != scratch else 0,
-            tuple(io(i, f"input_{n}") for n, i in enumerate(graph.vector(1).integers())),
-            tuple(io(i, f"output_{n}") for n, i in enumerate(graph.vector(2).integers())),
+            stream.data,
+            constants.data,
+            prod(scratch.shape),
+            prod(fast.shape) if fast is not scratch else 0,
+            tuple(io(i, f"input_{n}") for n, i in enumerate(model.inputs)),
+            tuple(io(i, f"output_{n}") for n, i in enumerate(model.outputs)),
         )
-    except (flatbuffer.CorruptFlatbufferError, IndexError, ValueError) as error:
+    except ValueError as error:
         raise PayloadError(f"{name} is a damaged LiteRT model: {error}.", hint="write the file again") from error
-
-
-def _bytes_of(table: flatbuffer.Table) -> bytes:
-    vector = table.vector(0)
-    if not vector.fits(1):
-        raise flatbuffer.CorruptFlatbufferError("a buffer leaves the file")
-    return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
 class LiteRtReference:

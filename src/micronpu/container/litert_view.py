@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from micronpu.base import flatbuffer
 from micronpu.base.flatbuffer import Table, need
@@ -46,12 +47,13 @@ class OperatorView:
 
 @dataclass(frozen=True)
 class ModelView:
-    """The only subgraph of a model; `inputs` and `outputs` are tensor indices."""
+    """The only subgraph of a model, and its metadata; `inputs` and `outputs` are tensor indices."""
 
     tensors: tuple[TensorView, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorView, ...]
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
 
     def peak_bytes(self, alignment: int = 16) -> int:
         """Return the largest sum of bytes of activations that are alive at once; no placement needs less."""
@@ -82,7 +84,9 @@ def read_model(data: bytes) -> ModelView:
     codes = [_operator_name(table) for table in root.vector(1).tables()]
     tensors = tuple(_tensor(table, buffers) for table in graph.vector(0).tables())
     operators = tuple(_operator(table, codes) for table in graph.vector(3).tables())
-    model = ModelView(tensors, graph.vector(1).integers(), graph.vector(2).integers(), operators)
+    entries = [(table.string(0), table.integer(1, "<I")) for table in root.vector(6).tables()]
+    metadata = {name: buffers[number] for name, number in entries if number < len(buffers)}
+    model = ModelView(tensors, graph.vector(1).integers(), graph.vector(2).integers(), operators, metadata)
     for what, indices, lowest in (
         ("an input of the model", model.inputs, 0),
         ("an output of the model", model.outputs, 0),
