@@ -39,8 +39,9 @@ def failed(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.endswith(".\n")
+    text, *more = result.stderr.splitlines(keepends=True)
+    assert text.startswith("Error: ")
+    assert text.endswith(".\n")
+    assert all(line.startswith("To run: micronpu ") for line in more)
     assert set(Path().iterdir()) == before
-    return result.stderr
+    return text

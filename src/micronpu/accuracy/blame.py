@@ -138,6 +138,9 @@ def _operator(layer: LayerErrors) -> str:
         (node,) = node.users
 
 
+_TRAIN = "quantization-aware training (micronpu.compile with train=...)"
+
+
 def _advice(layer: LayerErrors, dtype: str, per_channel: bool, has_int16: bool) -> str:
     """Advice for a layer, by the largest part of the layer's error."""
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
@@ -145,13 +148,13 @@ def _advice(layer: LayerErrors, dtype: str, per_channel: bool, has_int16: bool) 
     int16 = ['activations="int16"'] if has_int16 and dtype == "int8" else []
     if layer.weight is not None and layer.weights > layer.rounding:
         first = [] if per_channel else ["per_channel=True"]
-        return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
+        return ", ".join([*first, 'weight_observer="mse"', "adaptive_rounding=True", _TRAIN])
     tries: list[str] = []
     if layer.range_left is not None:  # derivatives predict better than statistics of the values
         tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []
     elif layer.clipping > layer.rounding / 2:
         tries = ['activation_observer="minmax"']
     elif layer.peak > _PEAKED * (layer.signal / max(layer.elements, 1)) ** 0.5:
-        tries = ['activation_observer="mse" or "percentile"']
-    tries += [*int16, "equalization", "quantization-aware training"]
+        tries = ['activation_observer="mse"', 'activation_observer="percentile"']
+    tries += [*int16, "equalize=True", _TRAIN]
     return ", ".join(tries)

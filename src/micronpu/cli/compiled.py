@@ -32,7 +32,10 @@ def c_name(path: Path) -> str:
 
 
 def read_program(path: Path) -> bytes:
-    """Read a program; a folder, such as one of `micronpu deploy`, is refused with the program in it."""
+    """Read a program; a model is refused, and a folder, such as one of `micronpu deploy`, with the program in it."""
+    if is_model(path):
+        hint = f"micronpu compile {path} -t TARGET -o {c_name(path)}.pte, and then {c_name(path)}.pte"
+        raise FileError(f"{path} is a model, and a compiled program is expected.", hint=hint)
     if (first := min(path.glob("*.pte"), default=None)) is None:
         return read_file(path)
     builds = f", or `micronpu board build {path}`" if (path / "CMakeLists.txt").is_file() else ""

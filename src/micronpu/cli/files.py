@@ -195,6 +195,9 @@ def load_model(text: str, verify_import: bool = True) -> Model:
 
         read = read_model(*found, verify_import=verify_import)
         return Model(read.module, read.examples, found[0].stem, None)
+    if text.endswith(".pte"):
+        what = f"{text} is a compiled program, and the model is expected in its place."
+        raise ModelError(what, hint=f"the model that it was made of, before a program: {MODEL_FORMS}")
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
         hint = f"{text}:FUNCTION" if text.endswith(".py") else MODEL_FORMS
@@ -393,11 +396,13 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
         )
     columns = []
     for (name, array), example in zip(arrays.items(), model.examples, strict=True):
+        row = ", ".join(map(str, example.shape[1:]))
         if array.ndim < example.dim():
+            one = list(array.shape) == list(example.shape[1:])
             raise ModelError(
                 f"The array {name} of {text} has shape {list(array.shape)}; data for an input "
                 f"{list(example.shape)} has one row per input.",
-                hint=f"stack inputs to [N, {', '.join(map(str, example.shape[1:]))}]",
+                hint=f"stack inputs to [N, {row}]" if one else f"another file, with an array [N, {row}]",
             )
         size = example.shape[0] if array.ndim == example.dim() and example.dim() else 1
         if size == 1 or len(array) % size == 0:
@@ -424,7 +429,9 @@ def load_arrays(text: str) -> dict[str, Array]:
 
     name, colon, wanted = text.rpartition(":")
     path = Path(name) if colon and name.endswith(".npz") else Path(text)
-    if not check_name(path).is_file():
+    if check_name(path).is_dir():
+        raise FileError(f"{path} is a folder.", hint=f"--images {path} for its pictures; or a .npy or .npz file")
+    if not path.is_file():
         raise FileError(f"There is no file {path}.", hint="check the path; a .npy or .npz file is expected")
     try:
         _check_sizes(path, wanted.split(",") if path != Path(text) else None)
@@ -442,8 +449,12 @@ def load_arrays(text: str) -> dict[str, Array]:
     except FileError:
         raise
     except Exception as error:
-        why = first_line(error) or type(error).__name__
-        raise FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint="save it with numpy.save") from error
+        why, hint = first_line(error) or type(error).__name__, "save it with numpy.save"
+        if "Object arrays" in why:
+            why, hint = "it holds Python objects, which are not loaded", "numpy.array(rows, numpy.float32) before that"
+        elif "magic string" in why or "pickled data" in why:
+            why = "it is neither"
+        raise FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint=hint) from error
 
 
 _UNPACKED = 1 << 30

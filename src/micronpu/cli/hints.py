@@ -25,12 +25,17 @@ _OWN = {
 """Parameters about outputs, which another command does not take over."""
 
 
-def lines(text: str, context: Any) -> Iterator[str]:
+_SAFE = {"model", "program", "target", "data", "calibration", "images", "normalize", "library"}
+"""Parameters that are taken over from a command that fails, whose settings may be the cause."""
+
+
+def lines(text: str, context: Any, *, failed: bool = False) -> Iterator[str]:
     """Yield a line for each command in a text that needs arguments, if the current command has all of them."""
     for name in dict.fromkeys(" ".join(found.split()) for found in NAMED.findall(text)):
         if (command := find(name, context)) is None:
             continue
-        given = _given(context, {param.name for param in command.params})
+        names = {param.name for param in command.params}
+        given = _given(context, names & _SAFE if failed else names)
         needed = {param.name for param in command.params if param.required or param.name in ("model", "target")}
         if needed and needed <= given.keys():
             taken = (param for param in command.params if param.name in given)

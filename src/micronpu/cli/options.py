@@ -88,11 +88,14 @@ class Command(TyperCommand):
         """Run the command; then print each command that its hints name as a line that runs."""
         for texts in console.PRINTED.values():
             texts.clear()
+        failed = True
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            failed = False
+            return result
         finally:
             for out, texts in zip((console.output(), console.errors()), console.PRINTED.values(), strict=True):
-                for line in hints.lines("".join(texts), ctx):
+                for line in hints.lines("".join(texts), ctx, failed=failed):
                     console.say(f"To run: {line}", to=out)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -77,7 +77,12 @@ def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micro
     if given and not words and not pairs:
         raise OptionError("--quantization is empty.", hint="int8, int16, auto or a settings file")
     settings: dict[str, Any] = {word: True for word in words if word in switches}
-    parts = [(word, micronpu.Quantization.of(word)) for word in words if word not in switches]
+    try:
+        parts = [(word, micronpu.Quantization.of(word)) for word in words if word not in switches]
+    except OptionError as error:
+        settings_of = ", ".join(switches)
+        hint = f"{error.hint}; settings without a value are {settings_of}, others NAME=VALUE"
+        raise OptionError(error.what, hint=hint) from error
     types = [word for word, part in parts if part.settings is None]
     files = [word for word, part in parts if part.settings is not None]
     activations = only_one("--quantization", types, "one type")

@@ -64,6 +64,8 @@ class Pictures:
             raise OptionError(
                 f"There is no normalization {self.normalize!r}.", hint=f"one of {', '.join(NORMALIZATIONS)}"
             )
+        if self.images.is_file():
+            raise FileError(f"{self.images} is a file, not a folder of pictures.", hint=f"{option} {self.images}")
         if not self.images.is_dir():
             raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
 

@@ -9,6 +9,8 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from types import NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,7 +49,7 @@ def calibration_sequences(
         kind: what the data are for, in errors.
         io: see `calibration_batches`.
     """
-    if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
+    if isinstance(calibration, (NoneType, dict, str)) or not isinstance(calibration, Iterable):
         return [calibration_batches(calibration, examples, kind=kind, io=io)]
     found: list[list[Row]] = []
     before_is_call = False
@@ -97,9 +99,9 @@ def calibration_batches(
             "A float model needs calibration data to choose the ranges of its quantized tensors.",
             hint="calibration=[...] with some dozens of typical inputs, or a model that is quantized already",
         )
-    if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
+    if isinstance(calibration, (dict, str)) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
         what = f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs."
-        raise ModelError(what, hint="[x1, x2, ...]")
+        raise ModelError(what, hint="numpy.load(path)" if isinstance(calibration, (str, PathLike)) else "[x1, x2, ...]")
     batches: list[Row] = []
     is_stream = kind == "calibration" and not hasattr(calibration, "__len__")
     step, seen = 1, 0

@@ -63,8 +63,11 @@ def argument(program: str, position: int, given: object, wanted: TensorValue) ->
         and not given.is_neg()
     ):
         return given  # fast path: a microsecond instead of ten
+    from micronpu.frontend.export import from_numpy
+
     signature = signature_of(wanted)
     where = f"Input {position} of {program}"
+    given = from_numpy(given)
     if not isinstance(given, torch.Tensor):
         raise ModelError(
             f"{where} must be a tensor {signature}, but a {type(given).__name__} was given.",
@@ -75,6 +78,8 @@ def argument(program: str, position: int, given: object, wanted: TensorValue) ->
             f"{where} must be a dense tensor on the CPU, but a {given.layout} one on {given.device} was given.",
             hint="tensor.cpu()",
         )
+    if given.dtype is torch.float64 and wanted.dtype == "float32":
+        given = given.float()
     dtype = str(given.dtype).removeprefix("torch.")
     check_type(where, dtype, tuple(given.shape), wanted, f"tensor.to(torch.{wanted.dtype})")
     order = wanted.dim_order

@@ -482,8 +482,8 @@ class _Search:
 def _weight_tries(module: GraphModule) -> str:
     """Return the settings of weights that a module does not have yet."""
     of_channels = [n for n in module.graph.nodes if "dequantize_per_channel" in str(n.target)]
-    tries = [] if of_channels else ["one scale per channel"]
-    tries += ["weights of 8 bits"] if any(int(arguments(n)["quant_max"]) < 127 for n in of_channels) else []
+    tries = [] if of_channels else ["per_channel=True"]
+    tries += ["weight_bits=8"] if any(int(arguments(n)["quant_max"]) < 127 for n in of_channels) else []
     return ", ".join([*tries, MSE, "quantization-aware training"])
 
 

@@ -163,7 +163,7 @@ def test_bad_pictures(folder: Path, tmp_path: Path) -> None:
     for wrong in ((torch.zeros(1, 4, 8, 8),), (torch.zeros(2, 3, 8, 8),), example * 2, (torch.zeros(1, 8),)):
         with pytest.raises(ModelError, match=r"and pictures are float32\[1, 3, height, width\]"):
             list(Pictures(folder / "pictures").load(wrong))
-    with pytest.raises(OptionError, match="is for 3 channels, and the model's input has 1"):
+    with pytest.raises(OptionError, match="is for 3 channels, and the input has 1"):
         list(Pictures(folder / "pictures", "imagenet").load((torch.zeros(1, 1, 8, 8),)))
     (folder / "pictures" / "c.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
     with pytest.raises(FileError, match=r"c\.png is no picture that can be read"):

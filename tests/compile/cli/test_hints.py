@@ -80,6 +80,12 @@ def test_no_line_without_all_arguments():
     assert not list(hints.lines("`micronpu advise`", _context("micronpu run net.pte")))
 
 
+def test_a_command_that_fails_hands_on_no_settings():
+    context = _context("micronpu compile net.py:net -t imxrt700 --operators-not-to-delegate x --calibration c.npy")
+    (line,) = hints.lines("`micronpu check` prints the names", context, failed=True)
+    assert line == "micronpu check net.py:net --target imxrt700"
+
+
 def test_the_line_below_a_report_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)

@@ -108,6 +108,7 @@ CALIBRATION = {
     "text": ([X, "x"], WRONG, "is a str, not a tensor. Try: give tensors or NumPy arrays"),
     "objects": ([X, np.array([[None] * 2])], WRONG, "is a NumPy array of object, not a tensor."),
     "dictionary": ({"x": X}, "Calibration data is of type dict, not a list of inputs. Try: [x1, x2, ...]."),
+    "path": ("x.npy", "Calibration data is of type str, not a list of inputs. Try: numpy.load(path)."),
     "number as data": (7, "Calibration data is of type int, not a list of inputs."),
 }
 
@@ -356,7 +357,13 @@ def test_inputs_that_do_not_fit(program):
         lambda: program.run(X[:, 0]), ModelError, "must be float32[1, 2, 6, 6], but float32[1, 6, 6] was given. Try"
     )
     refused(lambda: program.run(X.int()), ModelError, "but int32[1, 2, 6, 6] was given. Try: tensor.to(torch.float32).")
-    refused(lambda: program.run(X.numpy()), ModelError, "must be a tensor", "but a ndarray was given. Try: torch.as_te")
+    refused(lambda: program.run(X.tolist()), ModelError, "must be a tensor", "but a list was given. Try: torch.as_te")
+
+
+def test_arrays_and_doubles_are_converted_as_in_calibration(program):
+    expected = program.run(X)
+    for given in (X.numpy(), X.double(), X.double().numpy(), X.numpy().astype(">f8")):
+        assert torch.equal(program.run(given)[0], expected[0])
 
 
 def test_output_folder_that_does_not_exist(program, tmp_path):
@@ -423,6 +430,7 @@ def files(tmp_path, monkeypatch) -> Path:
     np.save("x.npy", X.numpy())
     np.save("ints.npy", np.zeros((1, 2, 6, 6), np.int64))
     np.save("words.npy", np.array(["a"]))
+    np.save("objects.npy", np.array([None]), allow_pickle=True)
     np.save("rows.npy", np.zeros((5, 2, 6, 5), np.float32))
     np.savez("two.npz", a=X.numpy(), b=X.numpy())
     return tmp_path
@@ -468,6 +476,16 @@ COMMANDS = {
     "compile m.py:net --calibration m.py:number": "`number` of m.py gives a value of type int, not a list of",
     "compile m.py:net --calibration m.py:breaks_off": "`breaks_off` of m.py raised an error in line 23: OSError: the",
     "compile m.py:net --calibration text.npy": "text.npy cannot be read as .npy or .npz: ",
+    "compile m.py:net --calibration .": ". is a folder. Try: --images . for its pictures; or a .npy or .npz file.",
+    "compile m.py:net --calibration m.py": "m.py cannot be read as .npy or .npz: it is neither. Try: save it with",
+    "compile m.py:net --calibration objects.npy": "objects.npy cannot be read as .npy or .npz: it holds Python "
+    "objects, which are not loaded. Try: numpy.array(rows, numpy.float32)",
+    "compile m.py:net --images x.npy": "x.npy is a file, not a folder of pictures. Try: --calibration x.npy.",
+    "compile m.py:net --calibration x.npy --quantization equalization": "which is no type and no file. Try: int8, "
+    "int16, auto, accurate, or the path of a TOML file; settings without a value are equalize, ",
+    "check net.pte": "net.pte is a compiled program, and the model is expected in its place. Try: the model that it",
+    "run m.py:net": "m.py:net is a model, and a compiled program is expected. Try: micronpu compile m.py:net -t "
+    "TARGET -o net.pte, and then net.pte.",
     "compile m.py:net --calibration ints.npy": "input 0 has dtype int64, the model takes float32.",
     "compile m.py:net --calibration rows.npy": "Calibration item 0, input 0 has shape [2, 6, 5], the model takes",
     "compile m.py:net --calibration two.npz": "two.npz holds 2 arrays (a, b), but the model has 1 input. Try: name "

@@ -482,7 +482,7 @@ def test_settings_that_a_program_has_are_not_proposed():
             nn.Linear(8, 4).eval(), data[0], "ethos-u55-128", calibration=data, quantization=quantization
         )
         tries = _weight_tries(program.quantized)
-        assert ("one scale per channel" in tries) != per_channel and "weights of 8 bits" not in tries
+        assert ("per_channel=True" in tries) != per_channel and "weight_bits" not in tries
 
 
 def test_a_cause_before_the_model_comes_first_with_what_the_rest_reaches():
