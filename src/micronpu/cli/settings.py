@@ -60,8 +60,8 @@ How = Annotated[
     list[str] | None,
     console.option(
         "int8|int16|auto|FILE.toml",
-        "Type of activations, or a settings file of `micronpu fix`. auto: int8 if near float, otherwise the most "
-        "accurate program in 1.1 times its time. Settings may follow: int16,equalize,activation_observer=mse.",
+        "Type of activations, or a settings file of `micronpu fix`. auto: the cheapest program near float, in at most "
+        "twice int8's time. Settings may follow: int16,equalize,activation_observer=mse.",
         default="auto; int8 with other settings",
     ),
 ]

@@ -147,7 +147,7 @@ def _import_notes(module: GraphModule) -> tuple[str, ...]:
     both = "both branches are computed and one result chosen, as no NPU branches; both cost cycles."
     notes = [f"The model's {converted} is computed as float32, also its inputs and outputs."] if converted else []
     if reason := facts.NOT_COMPARED.of(module):
-        notes.append(f"The module is not compared with the file's own runtime, which cannot run the file. {reason}")
+        notes.append(f"The module is not compared with the file's own runtime, {reason}")
     if runtime := facts.COMPARED.of(module):
         notes.append(
             f"The tensors of the file were compared with {runtime}'s when it was read, and are equal but for rounding."

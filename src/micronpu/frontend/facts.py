@@ -92,7 +92,7 @@ CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
 LEFT_OUT: Fact[tuple[str, ...]] = Fact("micronpu_left_out", ())
 """Branches of a model file that do not fit its inputs, with the reason; the other branch is always computed."""
 NOT_COMPARED: Fact[str] = Fact("micronpu_not_compared", "")
-"""Reason why a file's own runtime could not run it, so that the module was not compared with it."""
+"""End of the sentence that a module was not compared with its file's own runtime: the reason."""
 COMPARED: Fact[str] = Fact("micronpu_compared", "")
 """The file's own runtime, such as "LiteRT", that computed the same values as the module; "" without a comparison."""
 FILE_FACTS: Fact[FileFacts] = Fact("micronpu_file_facts", FileFacts())

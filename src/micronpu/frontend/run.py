@@ -17,7 +17,7 @@ computes at once.  What the function is, is evaluated: no operator is known by n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +35,7 @@ from micronpu.frontend.tensors import add_constant, read
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.tables.table import is_near, wide_table_entries
-from micronpu.upstream.torch import FakeTensor, schema_of
+from micronpu.upstream.torch import FakeTensor, schema_of, tree_map
 
 Values: TypeAlias = dict[Node, Any]
 Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
@@ -209,6 +209,8 @@ _GRID, _FARTHEST, _HALVINGS = 4096, 64.0, 44
 distances, which are then near the resolution of float64."""
 _ROUNDS = 4
 """Rows of elements, each between two elements of the one before it, that find an end of a function."""
+_NUMBERS = torch.float32, torch.bool, torch.int32, torch.int64
+"""Types of results that a function in a quantized program may have inside."""
 _JUMP = 1e-6
 """Least difference of two elements at almost no distance, relative to the results, that is a jump."""
 _LSB_INT16, _STEEP = 3, 1.6
@@ -221,7 +223,7 @@ def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[
     for index, (name, args, kwargs) in enumerate(steps, 1):
         overload = program.overload_of(name)
         types = [str(argument.type) for argument in schema_of(overload).arguments]
-        known = [values.get(a, a) if isinstance(a, str) else a for a in args]
+        known = tree_map(lambda a: values.get(a, a) if isinstance(a, str) else a, args)
         given = [
             tensor(a) if type(a) in (int, float) and t == "Tensor" else a for a, t in zip(known, types, strict=False)
         ]
@@ -231,7 +233,10 @@ def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[
 
 def elementwise(x: torch.Tensor, steps: Steps) -> torch.Tensor:
     """Compute a function; the target of a node that is observed as one operator."""
-    tensor = functools.partial(torch.tensor, dtype=x.dtype)
+
+    def tensor(number: float) -> torch.Tensor:  # whole numbers keep the type of integers
+        return torch.tensor(number, dtype=x.dtype if isinstance(number, float) else None)
+
     result: torch.Tensor = _computed(x, steps, lambda overload, args, kwargs: overload(*args, **kwargs), tensor)
     return result
 
@@ -263,10 +268,14 @@ def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any],
     return made
 
 
-def is_pointwise(node: Node) -> bool:
-    """Return True if each result of an operator is a function of one element of each operand, for all that is known."""
+def is_pointwise(node: Node, dtypes: Container[torch.dtype] = (torch.float32, torch.bool)) -> bool:
+    """Return True if each result of an operator is a function of one element of each operand, for all that is known.
+
+    Args:
+        dtypes: those that the result may have.
+    """
     overload, value, name = program.aten_overload(node), program.value_of(node), program.overload_name(node)
-    if overload is None or not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bool):
+    if overload is None or not isinstance(value, torch.Tensor) or value.dtype not in dtypes:
         return False
     is_one = torch.Tag.pointwise in overload.tags or facts_of(name).elementwise or name in program.CASTS
     return is_one and not schema_of(overload).is_mutable and not program.is_random(node)
@@ -275,7 +284,11 @@ def is_pointwise(node: Node) -> bool:
 def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], object]) -> Steps:
     """Return the steps from operands, which all are the same tensor, to the last member."""
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
-    args = [tuple(places.get(a, number(a)) if isinstance(a, Node) else a for a in node.args) for node in members]
+
+    def place(node: Any) -> Any:
+        return places.get(node, number(node))
+
+    args = [torch.fx.map_arg(node.args, place) for node in members]
     return tuple(
         (program.overload_name(node), given, dict(node.kwargs)) for node, given in zip(members, args, strict=True)
     )
@@ -377,9 +390,15 @@ def written_function(view: program.ProgramView, end: Node, head: Node) -> Writte
     def is_read(node: Node) -> bool:
         return (integers := program.integers_behind(node)) is not node and view.constant(integers) is None
 
-    def number(node: Node) -> float | None:
+    def number(node: Node) -> float | torch.Tensor | None:
         known = view.constant(node)
-        return float(known) if known is not None and known.numel() == 1 and known.is_floating_point() else None
+        is_table = known is not None and known.ndim == 1 and all(table_of(n) is node for n in node.users)
+        return known if known is None or is_table else known.item() if known.numel() == 1 else None
+
+    def table_of(node: Node) -> object:
+        """Return the constant whose elements an operator looks up, in its form table[i]."""
+        is_one = program.overload_name(node) == "index.Tensor" and len(node.all_input_nodes) == 2
+        return node.args[0] if is_one else None
 
     if all(is_read(n) or view.constant(n) is not None for n in head.all_input_nodes):
         return None
@@ -393,7 +412,7 @@ def written_function(view: program.ProgramView, end: Node, head: Node) -> Writte
             return None
         if is_read(node):
             reads.add(node)
-        elif is_pointwise(node):
+        elif is_pointwise(node, _NUMBERS) or view.constant(table_of(node)) is not None:
             found.add(node)
             waiting += node.all_input_nodes
         else:

@@ -126,6 +126,8 @@ def elementwise() -> Rows:
         yield Row("SELECT", (f(s[:1], "bool"), f(s), f(s)), (f(s),), "SelectOptions")
         yield Row("ADD_N", (f(s), f(s), f(s)), (f(s),), "AddNOptions")
         yield Row("CAST", (f(s),), (f(s, "int32"),), "CastOptions")
+        yield Row("CAST", (q(s, 0.05, -7),), (f(s, "int32"),), "CastOptions")
+        yield Row("CAST", (q(s, 1e-3, 0, "int16"),), (f(s),), "CastOptions")
         yield Row("QUANTIZE", (f(s),), (q(s),), "QuantizeOptions")
         yield Row("QUANTIZE", (q(s),), (q(s, 0.1, -7),), "QuantizeOptions")
         yield Row("QUANTIZE", (q(s, 0.05, 131, "uint8"),), (q(s),), "QuantizeOptions")

@@ -99,13 +99,15 @@ def _read_with(network: Network, name: Path, started: Started | None, calibratio
     """
     module = exported(network, name)
     LEFT_OUT.say(module, network.left_out)
-    if started is not None:
+    if started is None:
+        NOT_COMPARED.say(module, "because `verify_import` is off: whether it computes what the file says is unknown.")
+    else:
         try:
             with started() as runtime:
                 own_runtime.verify_import(network, runtime, calls_of(calibration, network))
                 COMPARED.say(module, runtime.title)
         except RuntimeRefusalError as error:
-            NOT_COMPARED.say(module, error.what)
+            NOT_COMPARED.say(module, f"which cannot run the file. {error.what}")
     return FileModel(module, network.examples(), network.input_names)
 
 

@@ -157,6 +157,11 @@ def _gather(build: LiteRtBuilder, operator: FileOperator) -> None:
     rank, made = len(operator.operand(0).shape), operator.outputs[0].shape
     if indices.type not in ("INT32", "INT64"):
         raise operator.error(f"has indices of {indices.type}", "int32 indices")
+    table = build.real_constant(operator.operand(0))
+    if table is not None and table.ndim == 1:  # a function of each index
+        order = build.order_of(operator)
+        build.compute(operator, lambda x, i: x[i], [tensor(table), build.read(operator, 1, order)], order)
+        return
 
     def gather(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         if axis % rank == 0 and rank == 2:

@@ -143,7 +143,12 @@ def _cast(build: LiteRtBuilder, operator: FileOperator) -> None:
     kind = kinds.get(operator.outputs[0].type)
     if kind is None:
         raise operator.error(f"makes {operator.outputs[0].type}, which is not read", f"a cast to {', '.join(kinds)}")
-    _elementwise(lambda x: x.to(kind), 1)(build, operator)
+    rounding = operator.operand(0).rounding
+    if rounding is None:
+        return _elementwise(lambda x: x.to(kind), 1)(build, operator)
+    # LiteRT casts the integers of a quantized tensor, not what they mean.
+    scale, zero_point = rounding.scale, rounding.zero_point
+    _elementwise(lambda x: (torch.round(x / scale) + zero_point).to(kind), 1)(build, operator)
 
 
 @lowering("QUANTIZE", "DEQUANTIZE")

@@ -31,7 +31,10 @@ _NOISE, _TRIALS = 1e-6, 16
 _ROUNDING = 0.76
 """Allowed distance of a quantized result from the real one in LSB: rounding to the nearest, and once more at half the
 scale, as LiteRT's multiplication of 31 bits does."""
-_HINT = "report the file; --no-verify-import or Verification(verify_import=False) compiles what was read"
+_HINT = (
+    "report the file; `micronpu compile --no-verify-import`, or Verification(verify_import=False), compiles it as it "
+    "was read"
+)
 
 
 class OwnRuntime(Protocol):
