@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import micronpu
 from micronpu.base.errors import FileError, ModelError
 from micronpu.cli.main import app
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.vectors import from_arrays
 from micronpu.program.io import io_of
 from micronpu.program.plan import read_plan
+from tests.compile.small import linear
 from tests.deploy import programs
 
 FILES = {"model.h": b"new", "sub/model.c": b"new"}
@@ -178,3 +181,18 @@ def test_arrays_that_are_no_inputs_are_left_out_by_name() -> None:
             from_arrays(every, inputs, outputs, lambda row: (), source)
     with pytest.raises(ModelError, match="Try: one array per input"):
         from_arrays({}, inputs, outputs, lambda row: (), "rows.npz")
+
+
+def test_a_program_for_a_laptop_is_not_built(tmp_path: Path) -> None:
+    programs.program("neutron").deploy(tmp_path / "board")
+    done = CliRunner().invoke(app, ["board", "build", str(tmp_path / "board")])
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and "runs on a laptop only" in said and "--converter sdk" in said
+
+
+@pytest.mark.parametrize(("core", "chips"), [("cortex-m33", "nrf5340, rp2350, CHIP.toml"), ("cortex-m55", "CHIP.toml")])
+def test_a_core_is_no_chip(core: str, chips: str, tmp_path: Path) -> None:
+    x = torch.ones(1, 8)
+    program = micronpu.compile(linear(8, 4).eval(), x, core, calibration=[x], verify=False)
+    (note,) = (note for note in program.deploy(tmp_path / "board").notes if "sizes of memories" in note)
+    assert note.startswith(f"{core} is no chip: ") and f"Try: --for {chips} (a chip file)." in note

@@ -230,7 +230,7 @@ def compile_command(
     program = program.with_report(replace(program.report, budgets=results, warnings=doubts))
     out = reports.words
     _report_on(program, data, reports)
-    check_budgets(results, budget_flag, strict=strict)
+    check_budgets(results, program.report, budget_flag, strict=strict)
     if strict:
         check_strict(program.report.warnings)
     elif out.quiet:

@@ -243,12 +243,13 @@ def _judged(
     frontier = _with_time(own, report)
     searched = () if frontier is None else frontier.warnings
     front = causes[:1] if causes[:1] and causes[0].rule == "int8-power" else ()
-    causes = (*front, *of_placement(report), *unproved, *searched, *causes[len(front) :])
+    memories = () if report.memory is None else report.memory.too_small
+    causes = (*front, *of_placement(report), *unproved, *memories, *searched, *causes[len(front) :])
     report = replace(report, warnings=causes)
     report = replace(report, tools=tool_versions())  # after the run, which imports packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)
-        check_budgets(results, strict=checks.strict)
+        check_budgets(results, report, strict=checks.strict)
         report = replace(report, budgets=results, warnings=(*report.warnings, *undecided(results)))
     if checks.strict:
         check_strict(report.warnings)

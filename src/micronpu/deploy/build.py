@@ -94,6 +94,11 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         BuildError: a program is missing or fails; the whole output is in ``micronpu-build.log`` of the build's folder.
     """
     text = _check_folder(folder)
+    if (readme := folder / "README.md").is_file() and _LAPTOP_ONLY in read_file(readme):
+        raise FileError(
+            f"The program of {folder} runs on a laptop only: its NPU part is a reference container.",
+            hint="micronpu compile MODEL -t TARGET --converter sdk, and micronpu deploy into a new folder",
+        )
     output = options.output or folder / "build"
     _check_output(output)
     given = _definitions(folder, options)
@@ -122,6 +127,10 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         footprint(image, linker_map) if linker_map.is_file() else (),
         f"{run[1]} {image} {run[2]}" if run is not None else "",
     )
+
+
+_LAPTOP_ONLY = b"**This program runs on a laptop only.**"
+"""Sentence of README.md for a program without silicon's microcode."""
 
 
 def is_deployed(folder: Path) -> bool:

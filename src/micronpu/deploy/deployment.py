@@ -58,7 +58,7 @@ from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_BYTES
 from micronpu.report.memory import Item, Region
 from micronpu.targets.board import Board, Pools, pools_of, pools_of_all, whole_board, with_hot
-from micronpu.targets.registry import BACKENDS
+from micronpu.targets.registry import BACKENDS, all_targets, find_target
 
 SECTION = "network_model_sec"
 """Section of the program, with the name of Arm's examples."""
@@ -194,12 +194,25 @@ def _deployed(
     done = Deployment(path, files, sizes, program_set.pools, program_set.board, program_set.vectors, (), data_sizes)
     notes += program_set.pools.open
     if program_set.board.chip is None:
-        notes.append("No chip is named: sizes of memories and an NPU's address are unknown. Try: --for TARGET.")
+        notes.append(_no_chip(program_set.board))
     for region in done.regions:
         if region.over:
             note = f"The memory {region.name} of {program_set.board.name} is too small: {region.verdict}."
             notes.append(note + _second_memory(program_set, region))
     return replace(done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _no_chip(board: Board) -> str:
+    """Return a note that sizes are unknown, with chips of the target"""
+    if not board.name:
+        return f"No chip is named: {_UNKNOWN}. Try: --for TARGET."
+    own = find_target(board.name)
+    of = [t for t in all_targets().values() if t.chip is not None and t.backend == own.backend]
+    names = dict.fromkeys(t.chip.name for t in of if t.chip is not None and own.silicon in (t.chip.core, t.silicon))
+    return f"{board.name} is no chip: {_UNKNOWN}. Try: --for {', '.join([*names, 'CHIP.toml (a chip file)'])}."
+
+
+_UNKNOWN = "sizes of memories and an NPU's address are unknown"
 
 
 def _second_memory(program_set: ProgramSet, region: Region) -> str:

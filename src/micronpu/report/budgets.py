@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from micronpu.base.errors import BudgetError, OptionError
+from micronpu.base.texts import plural
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.warnings import NOTE, BudgetResult, ReportWarning
@@ -77,7 +78,9 @@ def result(name: str, limit: float, value: float, interval: tuple[float, float] 
     return BudgetResult(name, limit, value, value <= limit if name.startswith("max_") else value >= limit, interval)
 
 
-def check_budgets(results: tuple[BudgetResult, ...], named: Named = str, *, strict: bool = False) -> None:
+def check_budgets(
+    results: tuple[BudgetResult, ...], report: DelegationReport, named: Named = str, *, strict: bool = False
+) -> None:
     """Refuse a program that misses a budget.
 
     Args:
@@ -89,10 +92,13 @@ def check_budgets(results: tuple[BudgetResult, ...], named: Named = str, *, stri
     """
     missed = [r.said(named(r.name)) for r in results if not r.met]
     if missed:
-        raise BudgetError(
-            f"The program misses {'a budget' if len(missed) == 1 else f'{len(missed)} budgets'}: {'; '.join(missed)}.",
-            hint="the report, which says what takes the most, or another limit",
-        )
+        what = f"The program misses {plural(len(missed), 'budget') if missed[1:] else 'a budget'}: {'; '.join(missed)}"
+        if report.memory is not None and any(r.name == "max_sram" and not r.met for r in results):
+            regions = (region for region in report.memory.regions if region.kind == "sram")
+            what += f"; {max(regions, key=lambda region: region.bytes).largest}"
+        sizes = any(r.name in ("max_ms", "max_sram", "max_flash") and not r.met for r in results)
+        tries = "`micronpu advise`, which compiles alternatives" if sizes else "`micronpu fix`, which tries settings"
+        raise BudgetError(f"{what}.", hint=f"{tries}, or another limit")
     for warning in undecided(results, named) if strict else ():
         raise BudgetError(warning.what, hint=warning.hint)
 

@@ -352,9 +352,8 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
             work = sum(v.macs for v in group.verdicts) / report.macs if report.macs else 0.0
             found.append((max(share, work), f"{group.title} on the core ({group.places}). Try: {sentence(hint)}"))
     found.sort(key=lambda entry: -entry[0])
-    over = () if report.memory is None else report.memory.too_small
     severe, mild = ([str(w) for w in report.warnings if w.is_severe is kind] for kind in (True, False))
-    return (*severe, *over, *mild, *(text for _, text in found))
+    return (*severe, *mild, *(text for _, text in found))
 
 
 @dataclass(frozen=True, repr=False)

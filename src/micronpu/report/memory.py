@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from micronpu.report.warnings import DOES_NOT_FIT, WARNING, ReportWarning
+
 
 @dataclass(frozen=True)
 class Item:
@@ -49,6 +51,12 @@ class Region:
     def over(self) -> int:
         """Return the excess bytes; 0 if it fits, or its size is unknown."""
         return max(self.bytes - self.capacity, 0) if self.capacity is not None else 0
+
+    @property
+    def largest(self) -> str:
+        """Return the largest item, as a clause."""
+        item = max(self.items, key=lambda item: item.bytes)
+        return f"most of it is {item.what}, {item.bytes:,}"
 
     @property
     def verdict(self) -> str:
@@ -204,19 +212,17 @@ class MemoryReport:
     def lines(self) -> tuple[str, ...]:
         """Return a sentence for each region, arena and partition, and what to do if a memory is too small."""
         found = [f"{r.name}: {r.bytes:,} bytes{_of(r)}, {r.verdict}." for r in self.regions]
-        return (*found, *self.too_small, *(f"{part}." for part in (*self.arenas, *self.inside)))
+        return (*found, *map(str, self.too_small), *(f"{part}." for part in (*self.arenas, *self.inside)))
 
     @property
-    def too_small(self) -> tuple[str, ...]:
-        """Return a sentence for each memory that is too small, with what to try."""
-        found = []
-        for region in (r for r in self.regions if r.over):
-            largest = max(region.items, key=lambda item: item.bytes)
-            found.append(
-                f"{region.name}: too small by {region.over:,} bytes; most of it is {largest.what}, "
-                f"{largest.bytes:,}. Try: {_REMEDIES[region.kind]}."
-            )
-        return tuple(found)
+    def too_small(self) -> tuple[ReportWarning, ...]:
+        """Return a warning for each memory that is too small, with what to try."""
+        over = [region for region in self.regions if region.over]
+        text = "{}: too small by {:,} bytes; {}."
+        return tuple(
+            ReportWarning(WARNING, DOES_NOT_FIT, text.format(r.name, r.over, r.largest), _REMEDIES[r.kind])
+            for r in over
+        )
 
 
 CODE, WEIGHTS, TABLES, REST = "NPU code", "weights and biases", "tables", "plan, headers and padding of the program"
@@ -225,7 +231,8 @@ PROGRAM = (CODE, WEIGHTS, TABLES, REST)
 _REMEDIES = {
     "dram": "smaller pictures, a chip with more of it",
     "sram": "smaller pictures or fewer channels where the peak is, a chip with more of it",
-    "flash": "fewer channels, a chip with more of it, weights in a separate file (`external_weights`)",
+    "flash": "fewer channels, a chip with more of it, on an Ethos-U weights in a file for another memory "
+    '(--external-weights net, `external_weights="net"` of the options)',
 }
 
 

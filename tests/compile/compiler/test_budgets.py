@@ -37,14 +37,16 @@ def test_kept_and_missed():
     }
     results = Budgets(**figures).results(made)
     assert {r.name: r.value for r in results} == figures and all(r.met for r in results)
-    check_budgets(results)
+    check_budgets(results, made)
     for name, value in figures.items():
         worse = type(value)(value + 1 if name.startswith("min_") else value - value / 10)
-        says = f"The program misses a budget: {name} is .*, and the program has .* Try: "
+        tries = "fix" if name.startswith("min_") else "advise"
+        says = f"The program misses a budget: {name} is .*, and the program has .* Try: `micronpu {tries}`"
         with pytest.raises(BudgetError, match=says):
-            check_budgets(Budgets(**(figures | {name: worse})).results(made))
-    with pytest.raises(BudgetError, match=r"misses 2 budgets: max_sram is 1, and .*; max_flash is 2, and "):
-        check_budgets(Budgets(max_sram=1, max_flash=2).results(made))
+            check_budgets(Budgets(**(figures | {name: worse})).results(made), made)
+    says = r"misses 2 budgets: max_sram is 1, .*; max_flash is 2, .*; most of it is \w.*, [\d,]+\. Try: `micronpu adv"
+    with pytest.raises(BudgetError, match=says):
+        check_budgets(Budgets(max_sram=1, max_flash=2).results(made), made)
 
 
 @pytest.mark.parametrize(
