@@ -42,6 +42,7 @@ LAYERS = (
     ("__init__",),
     ("testing",),
     ("cli",),
+    ("__main__",),
 )
 """From the bottom up; packages of one layer do not import each other."""
 

@@ -250,7 +250,7 @@ BY_OTHERS = {
 
 
 NOT_IMPORTED = {
-    "cli.__main__": "the command",
+    "__main__": "the command",
     "cli.compare_worker": "a process of its own",
     "frontend.model_files.runtime_worker": "the same",
     "runtime.isolated_worker": "the same",
