@@ -231,7 +231,7 @@ PROGRAM = (CODE, WEIGHTS, TABLES, REST)
 _REMEDIES = {
     "dram": "smaller pictures, a chip with more of it",
     "sram": "smaller pictures or fewer channels where the peak is, a chip with more of it",
-    "flash": "fewer channels, a chip with more of it, on an Ethos-U weights in a file for another memory "
+    "flash": "fewer channels, a chip with more of it, or weights in a file for another memory if the NPU reads one "
     '(--external-weights net, `external_weights="net"` of the options)',
 }
 
