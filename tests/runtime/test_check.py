@@ -16,7 +16,7 @@ from micronpu.base.errors import OptionError, PayloadError
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUOptions
-from micronpu.host.proof import GraphReference, reference_of
+from micronpu.host.proof import Reference, reference_of
 from micronpu.ops.convolution import Conv2d
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 
@@ -53,7 +53,7 @@ def test_what_vela_was_given_judges() -> None:
     assert bias.data is not None
     bias.data = bias.data + 100_000
     for reference, refused in (
-        (GraphReference(graph, part.written), True),
+        (Reference(None, graph, part.written), True),
         (reference_of(graph, part.written, part.flatbuffer), False),
     ):
         host = HostProgram(compiled.buffer, RunOptions(check=True), references={part.payload: reference})
@@ -89,7 +89,7 @@ def test_the_first_difference_is_named() -> None:
     bias = first.inputs[2]
     assert bias.data is not None
     bias.data = bias.data + 1000
-    wrong = {part.payload: GraphReference(graph, part.written)}
+    wrong = {part.payload: Reference(None, graph, part.written)}
     host = HostProgram(compiled.buffer, RunOptions(check=True), references=wrong)
     with pytest.raises(PayloadError) as caught:
         host.run(*compiled.rows[0])

@@ -29,82 +29,50 @@ class Proof(Protocol):
     steps: int
 
 
-class Reference(Protocol):
-    """Computes the expected results of the NPU's program."""
+@dataclass(frozen=True)
+class Reference:
+    """The expected results of an NPU's program, of micronpu's own interpreter or of a program's kernels.
+
+    Of both, the interpreter computes the steps and the kernels the outputs: the interpreter's sums round like LiteRT's,
+    which differ from TOSA's in ties.
+
+    Attributes:
+        program: kernels that run the compiler's input, or the graph that a program carries; TOSA's know no steps.
+        graph: the compiler's input as a graph.
+        nodes: its node for each operator of the written program; several operators of TOSA may implement one.
+    """
+
+    program: HostProgram | None = None
+    graph: Graph | None = None
+    nodes: Sequence[int] = ()
 
     def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
         """Return the known results of steps, and the outputs."""
-        ...
-
-    def step(self, operator: int) -> int:
-        """Return the step of an operator of the compiler's input program."""
-        ...
-
-
-@dataclass(frozen=True)
-class GraphReference:
-    """micronpu's own reference interpreter of the compiler's input; operators of the written program are nodes of the
-    graph."""
-
-    graph: Graph
-    nodes: Sequence[int]
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        given = [
-            np.asarray(a).reshape(t.shape).view(t.type.dtype.numpy)
-            for a, t in zip(inputs, self.graph.inputs, strict=True)
-        ]
-        made: dict[int, Array] = {}
-        outputs = interpret(self.graph, given, observe=lambda _, value: made.update({len(made): value}))
-        return made, outputs
-
-    def step(self, operator: int) -> int:
-        return self.nodes[operator]  # several operators of TOSA may implement one node
-
-
-@dataclass(frozen=True)
-class WrittenReference:
-    """The compiler's input program, in the arithmetic of its format.
-
-    micronpu's own interpreter computes the steps. Its sums round like LiteRT's, which differ from TOSA's in ties, so it
-    does not compute the outputs.
-    """
-
-    steps: GraphReference
-    program: CarriedReference
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        return self.steps.compute(inputs)[0], self.program.compute(inputs)[1]
-
-    def step(self, operator: int) -> int:
-        return self.steps.step(operator)
-
-
-@dataclass(frozen=True)
-class CarriedReference:
-    """The kernels that run the graph in a program; for a TOSA program they compute the outputs only."""
-
-    program: HostProgram
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
         known: dict[int, Array] = {}
+        outputs: list[Array] = []
+        if self.graph is not None:
+            given = [
+                np.asarray(a).reshape(t.shape).view(t.type.dtype.numpy)
+                for a, t in zip(inputs, self.graph.inputs, strict=True)
+            ]
+            outputs = interpret(self.graph, given, observe=lambda _, value: known.update({len(known): value}))
+        if self.program is not None:
+            own = self.graph is None and isinstance(self.program, LiteRtProgram)
 
-        def note(operator: OperatorTrace) -> None:
-            if isinstance(self.program, LiteRtProgram) and len(operator.outputs) == 1:
-                known[operator.index] = operator.outputs[0]
+            def note(operator: OperatorTrace) -> None:
+                if own and len(operator.outputs) == 1:
+                    known[operator.index] = operator.outputs[0]
 
-        outputs = self.program.outputs_of(inputs, note)
+            outputs = self.program.outputs_of(inputs, note)
         return known, outputs
 
     def step(self, operator: int) -> int:
-        return operator
+        """Return the step of an operator of the compiler's input program."""
+        return self.nodes[operator] if self.graph is not None else operator
 
 
 def reference_of(graph: Graph, nodes: Sequence[int], flatbuffer: bytes) -> Reference:
     """Return the reference for a program compiled from a graph, given its LiteRT or TOSA form, and the node of each
     operator."""
-    own = GraphReference(graph, nodes)
-    if flatbuffer[4:8] != IDENTIFIER:
-        return own
-    model = TosaProgram(flatbuffer, Mode.REFERENCE)
-    return WrittenReference(own, CarriedReference(model))
+    written = TosaProgram(flatbuffer, Mode.REFERENCE) if flatbuffer[4:8] == IDENTIFIER else None
+    return Reference(written, graph, nodes)

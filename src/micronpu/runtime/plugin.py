@@ -27,7 +27,7 @@ from micronpu.container.payload import bad_payload
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch, load_library, load_or_build
 from micronpu.host.litert_executor import Buffer, Executor, HostProgram, LiteRtProgram, Mode, OperatorTrace
-from micronpu.host.proof import CarriedReference, Proof
+from micronpu.host.proof import Proof, Reference
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import backend_with
 from micronpu.upstream.executorch import bindings
@@ -221,7 +221,7 @@ class Plugin:
             make = (lambda: flatbuffer(carried)) if carried is not None else None
             proof: Proof | None = getattr(self._local, "proofs", {}).get(content)
             if proof is not None and proof.reference is None and carried is not None:
-                proof.reference = CarriedReference(flatbuffer(carried))
+                proof.reference = Reference(flatbuffer(carried))
             return checked(backend.executor(content, make, proof))
 
         def work() -> int:
