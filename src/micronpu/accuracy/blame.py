@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of
 from micronpu.frontend.checks import check_callback
+from micronpu.frontend.graphs import by_name
 from micronpu.frontend.program import origin_of, overload_name
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.loops import loops_of
@@ -74,7 +75,7 @@ def blame(
     batches = rows if subject.ranges is None else subject.ranges
     notify("export", 1.0)
     found = subject.measured(chosen, batches, rows, notify, most=_measured)
-    names = {n.name for n in subject.module.graph.nodes}
+    names = by_name(subject.module)
     layers = tuple(
         _layer_error(layer, found, names, how.per_channel, subject.has_int16) for layer in found.layers if layer.adds
     )
@@ -98,7 +99,7 @@ def _measured(layers: int) -> int:
 
 
 def _layer_error(
-    layer: LayerErrors, found: SideBySide, names: set[str], per_channel: bool, has_int16: bool
+    layer: LayerErrors, found: SideBySide, names: Collection[str], per_channel: bool, has_int16: bool
 ) -> LayerError:
     origin = origin_of(layer.first)
     node = layer.first.name

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.errors import ModelError, OptionError
@@ -24,6 +23,7 @@ from micronpu.compiler.candidates import Allowed, Cures, Modules, Settings, Trie
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Search
 from micronpu.frontend.checks import check_callback
+from micronpu.frontend.graphs import Node
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
 from micronpu.quantize.data import Trial, in_turn

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 import torch
 from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, ProgramView, is_conversion, quantizes_of, static_shape
 from micronpu.report.accuracy import decibels

@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
@@ -30,6 +29,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
+from micronpu.frontend.graphs import GraphModule, Node, by_name, findings
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, float_behind, qualified_name
 from micronpu.frontend.run import Run
@@ -127,11 +127,10 @@ class SideBySide:
     def __init__(self, prepared: GraphModule, converted: GraphModule) -> None:
         self.prepared, self.converted = prepared, converted
         self._constant = constant_nodes(converted)
-        names, view = {n.name for n in prepared.graph.nodes}, ProgramView(converted)
+        names, view = by_name(prepared), ProgramView(converted)
         self.layers = [
             LayerErrors(n, edge, result, first, _weight(first, self._constant))
-            for n in converted.graph.nodes
-            if (edge := view.result_qparams(n)) is not None
+            for n, edge in findings(converted, view.result_qparams).items()
             if n not in self._constant and float_behind(n).name in names
             for result in n.all_input_nodes[:1]
             for first in (operator_before(result, self._constant),)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
 
 from micronpu.advice.changes import CHANGES, Change
 from micronpu.base.errors import MicroNpuError, ModelError
@@ -18,6 +17,7 @@ from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
+from micronpu.frontend.graphs import GraphModule, Node, nodes_where
 from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, clean, copied, replace_each
@@ -47,7 +47,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     module = copied(quantized)
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
     placeholders = graph.find_nodes(op="placeholder")
-    for node in filter(is_any_dequantize, list(graph.nodes)):
+    for node in nodes_where(module, is_any_dequantize):
         source = node.args[0]
         assert isinstance(source, Node)
         value = quantized_from(source)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
+from micronpu.frontend.graphs import GraphModule, Node, calls
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute
@@ -254,7 +254,7 @@ def rewritten(overloads: Sequence[str], decompose: Decompose) -> Edit:
 
     def edit(module: GraphModule) -> Sequence[Node]:
         changed = []
-        for node in _calls(module, overloads):
+        for node in calls(module, *overloads):
             if (made := decompose(GraphWriter(module, node, Capabilities()))) is not None:
                 node.replace_all_uses_with(made)
                 module.graph.erase_node(node)
@@ -267,7 +267,7 @@ def rewritten(overloads: Sequence[str], decompose: Decompose) -> Edit:
 def kernels_of_three(module: GraphModule) -> Sequence[Node]:
     """Replace each larger kernel of odd size by its central 3 x 3."""
     changed = []
-    for node in _calls(module, CONVOLUTIONS_2D):
+    for node in calls(module, *CONVOLUTIONS_2D):
         given = arguments(node)
         padding, dilation = _pair(given["padding"]), _pair(given["dilation"])
         weight = attribute(module, given["weight"])
@@ -291,7 +291,7 @@ _UNARY = {*BATCH_NORMS, *DROPOUTS, *RECTIFIERS}
 def stride_for_pool(module: GraphModule) -> Sequence[Node]:
     """Replace a convolution of stride 1 before a pool of 2 x 2 by a convolution of stride 2."""
     changed = []
-    for pool in _calls(module, POOLS):
+    for pool in calls(module, *POOLS):
         window = arguments(pool)
         kernel, stride = _pair(window["kernel_size"]), _pair(window["stride"] or window["kernel_size"])
         if kernel != (2, 2) or stride != (2, 2) or any(_pair(window["padding"]) or ()):
@@ -316,7 +316,7 @@ def stride_for_pool(module: GraphModule) -> Sequence[Node]:
 def scores_for_softmax(module: GraphModule) -> Sequence[Node]:
     """Return the scores in place of a softmax of them that is only an output of the network."""
     changed = []
-    for node in _calls(module, SOFTMAX):
+    for node in calls(module, *SOFTMAX):
         scores = node.all_input_nodes[0]
         if scores.op != "placeholder" and all(user.op == "output" for user in node.users):
             node.replace_all_uses_with(scores)
@@ -372,10 +372,6 @@ CHANGES: tuple[Change, ...] = (
     ),
 )
 """All ideas; each determines whether it applies to a network."""
-
-
-def _calls(module: GraphModule, overloads: Collection[str]) -> list[Node]:
-    return [node for node in module.graph.nodes if overload_name(node) in overloads]
 
 
 def _is_unary(node: Node) -> bool:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import UnsupportedError
@@ -23,6 +22,7 @@ from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
 from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.thresholds import ALIGNMENT
 from micronpu.frontend.checks import hint_for
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.program import ProgramView, named, overload_name, value_of
@@ -264,7 +264,7 @@ def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tupl
     """Return inputs and outputs of a quantized module."""
     view = ProgramView(module)
     results: list[Node] = []
-    torch.fx.map_arg(module.graph.output_node().args, results.append)
+    map_arg(module.graph.output_node().args, results.append)
     known: tuple[Sequence[Any], Sequence[Any]] = (
         (integer_io.inputs, integer_io.outputs) if integer_io is not None else ((), ())
     )

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch.fx import GraphModule
-
 from micronpu.compiler import thresholds as at
+from micronpu.frontend.graphs import GraphModule
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row

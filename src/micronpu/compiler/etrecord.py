@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.base.files import check_writable, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
+from micronpu.frontend.graphs import GraphModule, by_name, calls
 from micronpu.frontend.program import node_sources
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.plan import Plan, read_plan
@@ -31,7 +31,7 @@ HANDLE = "debug_handle"
 
 def number_nodes(module: GraphModule, first: int) -> None:
     """Give every operator of a quantized module a debug handle, in execution order from ``first``."""
-    for number, node in enumerate((n for n in module.graph.nodes if n.op == "call_function"), first):
+    for number, node in enumerate(calls(module), first):
         node.meta[HANDLE] = number
 
 
@@ -65,7 +65,7 @@ def write_etrecord(
 
 def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """Return the module as an exported program whose nodes have the module's debug handles."""
-    handles = {n.name: n.meta[HANDLE] for n in module.graph.nodes if HANDLE in n.meta}
+    handles = {name: n.meta[HANDLE] for name, n in by_name(module).items() if HANDLE in n.meta}
     with torch.no_grad():
         exported = torch.export.export(module, row)
     for node in exported.graph.nodes:

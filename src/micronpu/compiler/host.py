@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
@@ -19,6 +18,7 @@ from micronpu.chips.core import CORES, InstructionSet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
+from micronpu.frontend.graphs import GraphModule, by_name
 from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView, value_of
 from micronpu.frontend.units import macs_of
@@ -120,7 +120,7 @@ def host_part(
 
 
 def _with_prices(report: DelegationReport, quantized: GraphModule, device: Device) -> DelegationReport:
-    nodes, verdicts = {node.name: node for node in quantized.graph.nodes}, list(report.verdicts)
+    nodes, verdicts = by_name(quantized), list(report.verdicts)
     for index, verdict in enumerate(verdicts):
         node = nodes.get(verdict.node)
         if node is not None and not verdict.delegated and not verdict.core:

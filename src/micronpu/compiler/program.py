@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from micronpu.base.arguments import check_switch, check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
+from micronpu.frontend.graphs import GraphModule
 from micronpu.frontend.tensors import State, copied, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.containers import Names
@@ -264,7 +265,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
         from micronpu.compiler.etrecord import write_etrecord
 
         (own,) = self._of(method)._selected
-        assert isinstance(own.quantized, torch.fx.GraphModule)
+        assert isinstance(own.quantized, GraphModule)
         row = inputs or own.examples or own.rows[0]
         return write_etrecord(path, own.quantized, row, self.buffer, own.partitions, own.kernels, own.name)
 
@@ -287,7 +288,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
 
         check_switch("vela", vela)
         own = (self if method is None else self._of(method))._only("LiteRT model")
-        assert isinstance(own.quantized, torch.fx.GraphModule)
+        assert isinstance(own.quantized, GraphModule)
         return optimised_network(own.quantized, own.partitions) if vela else whole_network(own.quantized).data
 
     def deploy(

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
@@ -27,6 +26,7 @@ from micronpu.frontend import facts
 from micronpu.frontend.checks import Train
 from micronpu.frontend.export import as_inputs, export, input_names, rows_in_order, with_forward
 from micronpu.frontend.exported import Exported, export_for_training, exported, graph_module, inputs_not_negative
+from micronpu.frontend.graphs import GraphModule
 from micronpu.frontend.integers import IntegerIO, integer_io_of, integer_states, keep_qparams, to_integer_io
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import quantizes_of

@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 from torch.nn.parameter import is_lazy
 
 import micronpu.ops  # noqa: F401  (fills the registry)
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.texts import plural
+from micronpu.frontend.graphs import GraphModule, Node, called_modules, calls, nodes_where
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ops.movement import DROPOUTS
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard, schema_of
+from micronpu.upstream.torch import FakeTensor, OperatorBase, codegen_of, is_guard, schema_of
 
 
 def check_callback(callback: object) -> None:
@@ -97,8 +97,8 @@ _RUN = ("cond", "map", "map_impl", "scan")
 
 def check_control_flow(module: GraphModule, inside: str = "") -> None:
     """Raise `ModelError` if a program has control flow that no runtime supports, or nested control flow."""
-    for node in module.graph.nodes:
-        if node.op != "call_function" or getattr(node.target, "namespace", "") != "higher_order":
+    for node in calls(module):
+        if not isinstance(node.target, OperatorBase) or getattr(node.target, "namespace", "") != "higher_order":
             continue
         name = node.target.name()
         given = [getattr(module, str(x.target), None) for x in node.all_input_nodes if x.op == "get_attr"]
@@ -123,15 +123,13 @@ def check_evaluation_mode(module: nn.Module, name: str = "", model: str = "") ->
     model = model or type(module).__name__
     parts: Iterable[tuple[str, nn.Module]] = module.named_children()
     if isinstance(module, GraphModule):
-        working = next((node for node in module.graph.nodes if is_in_training(node)), None)
-        if working is not None:
+        for working in nodes_where(module, is_in_training):
             raise ModelError(
                 f"`{working.name}` of the model {model} is in training mode, in which dropout and batch norm change "
                 "results.",
                 hint="model.eval() before torch.export.export",
             )
-        called = {str(node.target) for node in module.graph.nodes if node.op == "call_module"}
-        parts = ((part, module.get_submodule(part)) for part in sorted(called))
+        parts = sorted((str(node.target), part) for node, part in called_modules(module, nn.Module))
     elif module.training:
         what = f"`{name}` ({type(module).__name__}) of the model" if name else "The model"
         raise ModelError(

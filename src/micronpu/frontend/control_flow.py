@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
 
+from micronpu.frontend.graphs import GraphModule, Node, findings, map_arg, nodes_where
 from micronpu.frontend.program import aten_overload, calls_into, is_getitem, only_checks, overload_name, value_of
 from micronpu.frontend.run import Run, Step, step_of
 from micronpu.frontend.tensors import copied, free_name, read, with_graph, with_own_graph
@@ -45,9 +45,10 @@ def compute_both_branches(module: GraphModule) -> tuple[str, ...]:
     Returns:
         Names of the `cond`s, in their order.
     """
-    found = [n for n in module.graph.nodes if flow_name(n) == "cond" and _can_choose(module, n)]
+    found = nodes_where(module, lambda n: flow_name(n) == "cond" and _can_choose(module, n))
     for node in found:
-        predicate, true, false, operands = node.args
+        predicate, true, false, operands = (*node.args,)
+        assert isinstance(predicate, Node) and isinstance(operands, (list, tuple))
         with module.graph.inserting_before(node):
             made = (_listed(inlined(module, _branch(module, b), operands)) for b in (true, false))
             chosen = [_chosen(module, predicate, a, b) for a, b in zip(*made, strict=True)]
@@ -102,13 +103,14 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
     if not any(map(_is_region, program.graph.nodes)):
         return program
     module = with_own_graph(program.graph_module)
-    for node in [n for n in module.graph.nodes if _is_region(n)]:
+    for node in nodes_where(module, _is_region):
         body, operands = _parts(module, node)
         with module.graph.inserting_before(node):
             results = inlined(module, body, operands)
         _replace(node, results)
-    for node in [n for n in module.graph.nodes if (overload := aten_overload(n)) and only_checks(overload)]:
-        module.graph.erase_node(node)  # such as a check of the dtype under autocast
+    for node, overload in findings(module, aten_overload).items():
+        if only_checks(overload):
+            module.graph.erase_node(node)  # such as a check of the dtype under autocast
     _clean(module)
     return with_graph(program, module)
 
@@ -133,7 +135,7 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
     Returns:
         Name of each loop, its steps, and whether data may end it earlier.
     """
-    found = [n for n in module.graph.nodes if flow_name(n) == "while_loop"]
+    found = nodes_where(module, lambda n: flow_name(n) == "while_loop")
     written = []
     for node in found:
         loop = _Loop(module, node, frozenset(also))
@@ -221,7 +223,7 @@ def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[object])
             copies[node] = next(waiting)
         elif _is_region(node):
             body, given = _parts(graph, node)
-            copies[node] = inlined(module, body, torch.fx.node.map_arg(tuple(given), copies.__getitem__))
+            copies[node] = inlined(module, body, map_arg(tuple(given), copies.__getitem__))
         elif is_getitem(node) and isinstance(copies[node.args[0]], (tuple, list)):
             copies[node] = copies[node.args[0]][node.args[1]]
         elif node.op == "get_attr":
@@ -232,7 +234,7 @@ def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[object])
                 copies[node].meta.update(node.meta)
         elif node.op != "output":
             copies[node] = module.graph.node_copy(node, copies.__getitem__)
-    return torch.fx.node.map_arg(graph.graph.output_node().args[0], copies.__getitem__)
+    return map_arg(graph.graph.output_node().args[0], copies.__getitem__)
 
 
 def _replace(node: Node, results: Any) -> None:

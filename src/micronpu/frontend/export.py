@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +28,7 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_module, check_tensors
+from micronpu.frontend.graphs import GraphModule, calls, nodes_where
 from micronpu.frontend.tensors import copied, path_to, reached
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.upstream.session import random_kept
@@ -430,8 +430,7 @@ class _RecurrencesByShape(TorchFunctionMode):
         names = {stand_in: _LAYERS[name] for name, stand_in in _SHAPES.items()}
         for module in program.graph_module.modules():
             if isinstance(module, GraphModule):
-                found = [node for node in module.graph.nodes if node.target in names]
-                for node in found:
+                for node in (found := nodes_where(module, lambda n: n.target in names)):
                     node.target = names[node.target]
                 if found:
                     module.recompile()
@@ -442,8 +441,8 @@ def _written_constants(program: ExportedProgram) -> dict[str, str]:
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     shown = {node: node.name for node in program.graph.nodes if node.name in constants}
     found = {}
-    for node in program.graph.nodes:
-        if node.op != "call_function" or not node.args or node.args[0] not in shown:
+    for node in calls(program):
+        if not node.args or node.args[0] not in shown:
             continue
         arguments = schema_of(node.target).arguments if isinstance(node.target, OpOverload) else ()
         if not arguments or arguments[0].alias_info is None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
@@ -18,6 +17,7 @@ from micronpu.frontend.checks import check_examples, check_names, check_paramete
 from micronpu.frontend.control_flow import compute_both_branches, without_regions, write_out_loops
 from micronpu.frontend.export import as_exported, as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import is_conversion, overload_name
 from micronpu.frontend.run import Run, called, reveal_functions
 from micronpu.upstream.torch import FakeTensorMode, has_transforms

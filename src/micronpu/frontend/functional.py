@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
-from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.quiet import quiet
+from micronpu.frontend.graphs import Graph, GraphModule, Node, calls, nodes_where
 from micronpu.frontend.program import (
     arguments,
     aten_overload,
@@ -194,7 +194,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     if not found:
         return program, ()
     module = copied(program.graph_module)
-    qparams = {node.name for node in program.graph.nodes if _is_qparam(node)}
+    qparams = {node.name for node in nodes_where(program, _is_qparam)}
     for graph in module.modules():
         if isinstance(graph, GraphModule):
             _convert(graph)
@@ -255,9 +255,8 @@ def remove_empty_tensors(module: GraphModule) -> None:
     """
     if not any(map(_is_empty, module.graph.nodes)):
         return
-    for node in list(module.graph.nodes):
-        if node.op == "call_function":
-            _without_empty_operands(module, node)
+    for node in calls(module):
+        _without_empty_operands(module, node)
     for node in reversed(list(module.graph.nodes)):
         written = overload_name(node) == facts.WRITE and _is_empty(node.all_input_nodes[0])  # has no shape
         if node.op not in ("placeholder", "output") and not node.users and (_is_empty(node) or written):

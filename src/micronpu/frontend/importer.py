@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.fx import Node
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.frontend.checks import hint_for
 from micronpu.frontend.facts import KEEPS_INTEGERS
+from micronpu.frontend.graphs import Node, calls
 from micronpu.frontend.program import (
     Edge,
     ProgramView,
@@ -550,4 +550,4 @@ def import_program(view: ProgramView) -> Graph:
     """Return the graph of a whole program with integer inputs and outputs, as a delegate receives it."""
     output: Any = view.graph.output_node()
     results = [n for n in output.args[0] if isinstance(n, Node)]
-    return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)
+    return import_nodes(view, calls(view), list(view.inputs), results)

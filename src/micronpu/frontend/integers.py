@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import INTEGER_IO
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.importer import NodeArguments, clamp_behind, known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -125,7 +125,7 @@ def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fals
             if given is not made:
                 with module.graph.inserting_before(output):
                     integers[node] = _requantized(integers[node], made, given)
-    output.args = torch.fx.map_arg(output.args, lambda n: integers.get(n, n))
+    output.args = map_arg(output.args, lambda n: integers.get(n, n))
     for node in integers:
         if not node.users:
             module.graph.erase_node(node)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import NOT_NEGATIVE
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import attribute, state_ends, states_of
 from micronpu.ir.facts import ANY, POSITIVE

@@ -486,9 +486,7 @@ class ProgramView:
         signature = program.graph_signature
         changed = set(signature.buffers_to_mutate.values())
         state = {**program.state_dict, **self._weights}
-        for node in self.graph.nodes:
-            if node.op != "placeholder":
-                continue
+        for node in self.graph.find_nodes(op="placeholder"):
             name = node.name
             if name in signature.inputs_to_parameters:
                 self._constants[node] = state[signature.inputs_to_parameters[name]]
@@ -504,13 +502,11 @@ class ProgramView:
                 self.inputs.append(node)
 
     def _read_module(self, module: GraphModule) -> None:
-        for node in self.graph.nodes:
-            if node.op == "get_attr":
-                value = operator.attrgetter(str(node.target))(module)
-                if isinstance(value, torch.Tensor):
-                    self._constants[node] = value
-            elif node.op == "placeholder":
-                self.inputs.append(node)
+        self.inputs += self.graph.find_nodes(op="placeholder")
+        for node in self.graph.find_nodes(op="get_attr"):
+            value = operator.attrgetter(str(node.target))(module)
+            if isinstance(value, torch.Tensor):
+                self._constants[node] = value
 
     def enters_channels_last(self, node: Node) -> bool:
         """Return True if a partition receives ``node`` in channels-last order; an edge program keeps its own order."""

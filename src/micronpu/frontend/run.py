@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.base.order import reachable
 from micronpu.frontend import program
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.tensors import add_constant, read
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.types import DType, QParams, TensorType
@@ -95,8 +95,8 @@ def _attribute(module: GraphModule, node: Node, _: Mapping[Node, object]) -> Any
 
 
 def _called(function: Callable[..., Any], args: Any, kwargs: Any, values: Mapping[Node, Any]) -> Any:
-    given: Any = torch.fx.map_arg(args, values.__getitem__)
-    return function(*given, **torch.fx.map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
+    given: Any = map_arg(args, values.__getitem__)
+    return function(*given, **map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
 
 
 def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -187,12 +187,12 @@ def _needed(wanted: Iterable[Node], known: Collection[Node]) -> list[Node]:
 def evaluate(module: GraphModule, value: Any) -> Any:
     """Return the value of an argument that depends on constants alone."""
     nodes: dict[Node, None] = {}
-    torch.fx.map_arg(value, lambda n: nodes.setdefault(n))
+    map_arg(value, lambda n: nodes.setdefault(n))
     for node in _needed(nodes, ()):
         if node.op not in ("get_attr", "call_function"):
             raise InternalError(f"`{node.name}` is no constant.")
     values = Run(module, wanted=nodes).values(behind=_detached)
-    return torch.fx.map_arg(value, values.__getitem__)
+    return map_arg(value, values.__getitem__)
 
 
 def _detached(node: Node, value: object, _: Mapping[Node, object]) -> Any:
@@ -243,7 +243,7 @@ def elementwise(x: torch.Tensor, steps: Steps) -> torch.Tensor:
 
 def reveal_functions(model: GraphModule) -> None:
     """Write the operators of all functions again, in place; the last one keeps name and place of the function."""
-    found: list[Any] = [n for n in model.graph.nodes if n.target is elementwise]
+    found: list[Any] = model.graph.find_nodes(op="call_function", target=elementwise)
     for node in found:
         x, steps = node.args
         last = _computed(x, steps, functools.partial(_written, model, node), functools.partial(_stored, model, node))
@@ -264,7 +264,7 @@ def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any],
     made.meta = {key: known for key, known in node.meta.items() if key not in ("val", "from_node")}
     if isinstance(value := node.meta.get("val"), FakeTensor):
         with value.fake_mode:
-            made.meta["val"] = overload(*torch.fx.map_arg(args, program.value_of), **kwargs)
+            made.meta["val"] = overload(*map_arg(args, program.value_of), **kwargs)
     return made
 
 

@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
-from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
+from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, calls, nodes_where
 from micronpu.frontend.program import calls_into, overload_name, overload_of, substitute
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE, NEGATED_VIEW, NEGATIVE
@@ -236,7 +236,7 @@ def resolve_negative_bits(module: GraphModule) -> None:
         for node in part.graph.find_nodes(op="get_attr"):
             if (value := attribute(part, node)) is not None and value.is_neg():
                 set_attribute(part, node, value.detach().resolve_neg())
-        views = [node for node in part.graph.nodes if overload_name(node) == NEGATED_VIEW]
+        views = calls(part, NEGATED_VIEW)
         for view in views:
             view.target = overload_of(NEGATIVE)
         if views:  # most programs have none, and compiling the code of a long graph takes seconds
@@ -324,14 +324,14 @@ def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
 
 def written(module: GraphModule) -> dict[str, None]:
     """Return paths of the buffers that a module writes, in its order."""
-    return {str(n.args[0].target): None for n in module.graph.nodes if is_write(n)}
+    return {str(n.all_input_nodes[0].target): None for n in nodes_where(module, is_write)}
 
 
-def _drop_copies(graph: Graph) -> dict[Node, Node]:
+def _drop_copies(module: GraphModule) -> dict[Node, Node]:
     """Replace copies of integers over others of their shape, and return replacements; floats are decomposed later."""
     dropped: dict[Node, Node] = {}
-    for node in list(graph.nodes):
-        if overload_name(node) == facts.COPY and isinstance(node.args[1], Node):
+    for node in calls(module, facts.COPY):
+        if isinstance(node.args[1], Node):
             value, source = node.meta.get("val"), node.args[1].meta.get("val")
             if not isinstance(value, torch.Tensor) or not isinstance(source, torch.Tensor):
                 continue
@@ -355,20 +355,20 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
 
     The states themselves are in its meta, see `states_of`.
     """
-    writes = [n for n in module.graph.nodes if is_write(n)]
+    writes = nodes_where(module, is_write)
     own = written(module)
-    read = {str(n.target) for n in module.graph.nodes if n.op == "get_attr" and n.target in also} - set(own)
+    read = {str(n.target) for n in module.graph.find_nodes(op="get_attr")}.intersection(also) - set(own)
     if not writes and not read:
         return module
     module, codegen = with_own_graph(module), codegen_of(module.graph)
     graph, names = module.graph, [n.name for n in writes]
-    by_name = {n.name: n for n in graph.nodes}
     inputs = graph.find_nodes(op="placeholder")
-    taken = set(by_name)
+    nodes = by_name(module)
+    taken = set(nodes)
     found: dict[str, tuple[State, Node]] = {}
 
     def hold_in_an_input(path: str, value: Node | None) -> None:
-        readers = [n for n in graph.nodes if n.op == "get_attr" and n.target == path]
+        readers = graph.find_nodes(op="get_attr", target=path)
         plain = path.removeprefix(PREFIX + "state_")
         name = _free("state_" + plain.replace(".", "_"), taken)
         last = inputs[-1] if inputs else None
@@ -380,7 +380,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
         for reader in readers:
             substitute(reader, holder)
 
-    for write in (by_name[name] for name in names):
+    for write in (nodes[name] for name in names):
         source, value = write.args[:2]
         assert isinstance(source, Node) and isinstance(value, Node)
         if str(source.target) not in found:
@@ -388,10 +388,10 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
             hold_in_an_input(str(source.target), value)
     for path in sorted(read):
         hold_in_an_input(path, None)
-    dropped = _drop_copies(graph)
+    dropped = _drop_copies(module)
     # A value may be the buffer of another state, which is now an input.
     paths = {path: by.node for path, (by, _) in found.items()}
-    nodes = {n.name: n for n in graph.nodes}
+    nodes = by_name(module)
     new = [
         nodes[paths[str(v.target)]] if v.op == "get_attr" and str(v.target) in paths else v
         for v in (dropped.get(value, value) for _, value in found.values())

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from torch.fx import GraphModule, Node
-
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
+from micronpu.frontend.graphs import GraphModule, Node, calls
 from micronpu.frontend.importer import Body, GraphPiece, import_of, import_piece, known_import, path_to_constant
 from micronpu.frontend.program import ProgramView, arguments, is_compute, overload_name, value_of
 from micronpu.frontend.run import WrittenFunction
@@ -119,7 +118,7 @@ def multiply_accumulates(module: GraphModule) -> int:
 
 def work_of(module: GraphModule) -> dict[str, int]:
     """Return the number by the name of the operator."""
-    return {node.name: macs_of(module, node) for node in module.graph.nodes if node.op == "call_function"}
+    return {node.name: macs_of(module, node) for node in calls(module)}
 
 
 def macs_of(module: GraphModule, node: Node) -> int:

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.fx import Node as FxNode
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.texts import plural
 from micronpu.frontend import program
 from micronpu.frontend.facts import SEARCHED, SETTING
+from micronpu.frontend.graphs import Node as FxNode
 from micronpu.frontend.importer import import_of
 from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.lowering import LOWERINGS, Decomposition

@@ -24,10 +24,10 @@ from micronpu.report.operations import BusTraffic, Cost, Latency, ResidentPrice
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
-    from torch.fx import Node as FxNode
     from typing_extensions import Self, Unpack
 
+    from micronpu.frontend.graphs import GraphModule
+    from micronpu.frontend.graphs import Node as FxNode
     from micronpu.frontend.program import ProgramView
     from micronpu.quantize.config import QuantizerChoices
     from micronpu.quantize.quantizer import StaticQuantizer

@@ -19,11 +19,11 @@ from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_d
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import (
@@ -59,8 +59,7 @@ def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverlo
     partitioner may change the program afterwards, so that such an operator is not delegated. The core has no kernel for
     it, and needs the core ATen operators of its decomposition.
     """
-    found = [n for n in program.graph.nodes if aten_overload(n) in operators]
-    for node in found:
+    for node in (found := nodes_where(program, lambda n: aten_overload(n) in operators)):
         _inline(program, node)
     if found:
         program.graph_module.recompile()
@@ -98,9 +97,7 @@ def _inline(program: ExportedProgram, node: Node) -> None:
         copies[part] = (
             next(operands) if constant is None else _add_constant(program, f"{node.name}_{part.name}", constant)
         )
-    for part in lowered.graph.nodes:
-        if part.op != "call_function":
-            continue
+    for part in calls(lowered):
         with program.graph.inserting_before(node):
             made = program.graph.node_copy(part, copies.__getitem__)
         made.meta = node.meta | {"val": map_aggregate(part.meta["val"], lambda value: _into(mode, value))}
@@ -307,14 +304,14 @@ class DevicePartitioner(Partitioner):
         Once the program has edge operators none is requested: ExecuTorch would fail on a preserved operator that later
         turns out not to be delegable.
         """
-        if any(is_edge_operator(n.target) for n in ep.graph.nodes):
+        if any(is_edge_operator(n.target) for n in calls(ep)):
             # ExecuTorch's last query follows partitioning.
             decompose_leftovers(ep, self._kept)
             return [], None
         self._weights.remember(ep)
         partitioning = self.device.partition(ProgramView(ep))
         delegated = {n.name for g in partitioning.partitions for n in g.nodes}
-        kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
+        kept = _decomposed_operators() & {n.target for n in nodes_where(ep, overload_name) if n.name in delegated}
         # ExecuTorch queries again after decomposition; earlier results are kept.
         self._not_kept |= dict.fromkeys(
             f"{v.operator} is in preserve_ops, but is not kept whole, because it cannot be delegated. {v.reasons[0]}"
@@ -419,9 +416,7 @@ def split_dequantizes(module: GraphModule) -> PassResult:
     x8 -> dq -> (a, b)        x8 -> dq -> a, x8 -> dq' -> b
     """
     changed = False
-    for node in list(module.graph.nodes):
-        if not is_dequantize(node) or len(node.users) < 2:
-            continue
+    for node in nodes_where(module, is_dequantize):
         for user in list(node.users)[1:]:
             with module.graph.inserting_after(node):
                 own: Node = module.graph.node_copy(node)

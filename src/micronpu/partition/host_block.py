@@ -7,19 +7,19 @@ those of ExecuTorch's own lowering.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import HANDLES
+from micronpu.frontend.graphs import Graph, GraphModule, Node
 from micronpu.frontend.program import axes_in_memory, named, only_checks, overload_of, short_name
-from micronpu.frontend.tensors import is_write
+from micronpu.frontend.tensors import is_write, written
 from micronpu.ops.calls import UNINITIALIZED
 from micronpu.ops.facts import CONTIGUOUS, RESHAPED
 from micronpu.ops.movement import COPIES, VIEW_COPY
@@ -203,7 +203,7 @@ class _Builder:
 
     def run(self, module: GraphModule, inputs: Sequence[object]) -> Any:
         """Append the steps of a graph, and return its outputs."""
-        states = {str(n.args[0].target) for n in module.graph.nodes if is_write(n)}
+        states = written(module)
 
         def call(node: Node, args: Any, kwargs: object) -> Any:
             if node.op == "call_module":
@@ -212,7 +212,7 @@ class _Builder:
 
         return _walked(module.graph, inputs, lambda path: self._attribute(module, path, states), call)
 
-    def _attribute(self, module: GraphModule, path: str, states: set[str]) -> Any:
+    def _attribute(self, module: GraphModule, path: str, states: Collection[str]) -> Any:
         home, _, name = path.rpartition(".")
         value = getattr(module.get_submodule(home), name)
         if not isinstance(value, torch.Tensor):

@@ -10,9 +10,9 @@ from importlib import resources
 from typing import Any
 
 import torch
-from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from micronpu.frontend.graphs import Graph
 from micronpu.frontend.program import overload_of
 from micronpu.ops.reduction import VECTOR_NORMS
 from micronpu.upstream.executorch import core_operator
@@ -160,5 +160,5 @@ def decomposed(
         functional = torch.func.functionalize(made, remove="mutations")
         made = make_fx(functional, decomposition_table=table, tracing_mode="fake")(*examples)
     made.graph.eliminate_dead_code()
-    names = [str(node.target) for node in made.graph.nodes if node.op == "get_attr"]
+    names = [str(node.target) for node in made.graph.find_nodes(op="get_attr")]
     return made.graph, {name: getattr(made, name) for name in names}

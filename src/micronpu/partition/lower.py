@@ -13,8 +13,8 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.tensor import TensorSpec
 from torch import nn
 from torch.export.graph_signature import ExportGraphSignature
-from torch.fx import GraphModule
 
+from micronpu.frontend.graphs import GraphModule
 from micronpu.frontend.tensors import PREFIX
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import Lifetime, place

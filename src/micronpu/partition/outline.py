@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -131,7 +131,7 @@ def outline(module: GraphModule, parts: Sequence[Partition], calls: Sequence[tup
         copies[node] = graph.call_function(operator.getitem, (called[number], index))
         copies[node].meta["val"] = _zeros(node, leaves_channels_last(node), "meta")
     output = module.graph.output_node()
-    graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
+    graph.output(map_arg(output.args[0], copies.__getitem__))
     graph.set_codegen(codegen_of(module.graph))
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module") and node not in called.values():
@@ -340,9 +340,8 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     results: list[Node] = []
 
     def copy_nodes(source: GraphModule) -> None:
-        for node in source.graph.nodes:
-            value = attribute(source, node)
-            if node.op == "get_attr" and value is not None:
+        for node in source.graph.find_nodes(op="get_attr"):
+            if (value := attribute(source, node)) is not None:
                 with graph.inserting_before(first):
                     copies[node] = graph.placeholder(f"constant_{len(constants)}")
                 constants.append(value)

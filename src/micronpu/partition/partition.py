@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch.fx import Graph as FxGraph
-from torch.fx import Node as FxNode
-
 from micronpu.base.errors import InternalError
+from micronpu.frontend.graphs import Graph as FxGraph
+from micronpu.frontend.graphs import Node as FxNode
 from micronpu.frontend.importer import GraphPiece, assemble
 from micronpu.frontend.program import is_dequantize, origin_of, readers_of, static_shape
 from micronpu.frontend.units import Unit

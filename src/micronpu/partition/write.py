@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.emit import executorch_file as pte
 from micronpu.frontend.export import results_by_name
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import axes_in_memory
 from micronpu.partition.host_block import (
     DelegateStep,

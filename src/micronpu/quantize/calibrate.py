@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
+from micronpu.frontend.graphs import Graph, GraphModule, Node, called_modules, operand
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import named
 from micronpu.frontend.run import reveal_functions
@@ -28,7 +28,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences, c
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
-from micronpu.quantize.nodes import observer_of
+from micronpu.quantize.nodes import observer_of, observers_in
 from micronpu.quantize.norms import mark_standardisation, mark_uneven
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.ranges import fit_ranges
@@ -72,10 +72,9 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
         )
 
     observed: dict[nn.Module, list[Node]] = {}  # tensors that share qparams share an observer
-    for node in prepared.graph.nodes:
-        observer = observer_of(prepared, node)
-        if observer is not None and not getattr(observer, "is_calibrated", False):
-            observed.setdefault(observer, []).append(node.args[0])
+    for node, observer in observers_in(prepared).items():
+        if not getattr(observer, "is_calibrated", False):
+            observed.setdefault(observer, []).append(operand(node))
     handles = []
     for observer, producers in observed.items():
         turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
@@ -255,8 +254,8 @@ def observed(
         name_lines(modules.values())
     with quiet(), torch.no_grad(), one_thread():
         for name, module in modules.items():
-            for node in module.graph.find_nodes(op="call_module"):
-                if is_guard(module.get_submodule(str(node.target))):  # shapes are checked elsewhere
+            for node, part in list(called_modules(module, nn.Module)):
+                if is_guard(part):  # shapes are checked elsewhere
                     module.graph.erase_node(node)
             settings = getattr(quantizers[name], "settings", None)  # torchao's own quantizers have none
             calls = of_method(name, sequences)
@@ -409,7 +408,7 @@ def calibrate_and_quantize(
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)
-    examples: list[Any] = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    examples: list[Any] = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
     lifted = lift(module)
     states = states_of(lifted)
     if is_qat:

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.tensors import read, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.data import of_tensors
@@ -186,7 +186,7 @@ def network_of(prepared: Mapping[str, GraphModule]) -> str:
                 if observer_of(module, node) is None:
                     return ""
                 continue
-            args = torch.fx.map_arg((node.args, node.kwargs), lambda n: source_of(module, n).name)  # noqa: B023
+            args = map_arg((node.args, node.kwargs), lambda n: source_of(module, n).name)  # noqa: B023
             lines.append(repr((node.op, node.name, str(node.target), args)))
             if node.op == "get_attr":
                 value = read(module, node)

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import check_switch, check_text, check_type, described, is_class
 from micronpu.base.errors import OptionError
 from micronpu.frontend.facts import IS_STEP, SETTING
+from micronpu.frontend.graphs import GraphModule, Node, nodes_where
 from micronpu.frontend.program import aten_overload, is_compute, overload_name, short_name
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
@@ -304,11 +304,11 @@ def as_finder(given: object) -> Finder:
     if several and all(isinstance(g, (str, OpOverload, OpOverloadPacket)) for g in several):
         plain = {g for g in several if isinstance(g, str)}
         operators = {operator_key(g) for g in several if not isinstance(g, str)}
-        return lambda model: [
-            n for n in model.graph.nodes if n.name in plain or (operators | plain).intersection(operator_names(n))
-        ]
+        return lambda model: nodes_where(
+            model, lambda n: n.name in plain or (operators | plain).intersection(operator_names(n))
+        )
     if callable(given):
-        return lambda model: [n for n in model.graph.nodes if given(n)]
+        return lambda model: nodes_where(model, given)
     raise OptionError(
         f"`set_node_finder` got {given!r}, which finds no nodes.",
         hint="an object with find_nodes(model), a function of a node, or names of nodes or operators",
@@ -471,7 +471,7 @@ class QuantizationSettings:
         """Raise `OptionError` with the closest names for one that matches nothing in the model."""
         if not (self.nodes or self.names or self.types or self.operators) or IS_STEP.of(model):
             return
-        nodes = [n for n in model.graph.nodes if is_compute(n)]
+        nodes = nodes_where(model, is_compute)
         stacks = [module_stack(n) for n in nodes]
         paths = {path for stack in stacks for path, _ in stack if path}
         paths |= {".".join(path.split(".")[:i]) for path in paths for i in range(1, path.count(".") + 1)}
@@ -543,9 +543,8 @@ def _close(name: str, known: set[str]) -> str:
 
 def stamp(model: GraphModule, settings: QuantizationSettings) -> None:
     """Record the configuration of every node in it, before rewrites replace operators and names."""
-    for node in model.graph.nodes:
-        if is_compute(node):
-            SETTING.say(node, (settings.of(node),))
+    for node in nodes_where(model, is_compute):
+        SETTING.say(node, (settings.of(node),))
 
 
 def stamped(node: Node, settings: QuantizationSettings) -> Setting:

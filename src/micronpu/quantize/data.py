@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.arrays import Array
@@ -25,6 +24,7 @@ from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.functional import in_float32, writes_what_others_see
+from micronpu.frontend.graphs import GraphModule, nodes_where
 from micronpu.frontend.integers import IntegerIO, IntegerTensor
 from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, origin_of
 from micronpu.frontend.tensors import States, read, results_of, written
@@ -226,7 +226,7 @@ def check_lifted(model: GraphModule) -> None:
             "knows no sequences of calls.",
             hint="micronpu.compile, or calibrate_and_quantize with the exported program",
         )
-    if node := next((n for n in model.graph.nodes if writes_what_others_see(n, inputs=False)), None):
+    for node in nodes_where(model, lambda n: writes_what_others_see(n, inputs=False)):
         raise ModelError(
             f"The model writes into a part of a tensor at {origin_of(node).source or node.name}, and between "
             "`prepare_pt2e` and `convert_pt2e` parts are no views.",

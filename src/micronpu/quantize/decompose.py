@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
+from micronpu.frontend.graphs import GraphModule, Node, calls
 from micronpu.frontend.importer import can_fuse
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import called
@@ -192,9 +192,7 @@ def scalars_to_constants(model: GraphModule) -> bool:
     x + 3.0 -> y        x + constant(3.0) -> y
     """
     changed = False
-    for node in list(model.graph.nodes):
-        if overload_name(node) not in NUMBERED:
-            continue
+    for node in calls(model, *NUMBERED):
         given, value = arguments(node), node.meta.get("val")
         other = given["other"]
         if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
+from micronpu.frontend.graphs import GraphModule, Node, called_modules
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import constant_nodes
 from micronpu.quantize.observing import RangeObserver
@@ -126,17 +126,15 @@ class FarValues:
         constants = constant_nodes(module)
         ranges: dict[Node, _Range] = {}
         observers: dict[RangeObserver, _Range] = {}
-        for node in module.graph.find_nodes(op="call_module"):
-            observer = module.get_submodule(str(node.target))
-            if isinstance(observer, RangeObserver):
-                whole = observer.group if isinstance(observer, PartObserver) else observer
-                if whole.is_calibrated or (whole is not observer and observer.is_unseen):
-                    continue  # an earlier quantization has kept its range, or it sees what selects from these values
-                found = self._by_observer.setdefault(whole, _Range(whole))
-                found.observed.add(node)
-                observers[observer] = ranges[node] = found
-                if isinstance(observer, PartObserver):
-                    self._parts[observer] = found
+        for node, observer in called_modules(module, RangeObserver):
+            whole = observer.group if isinstance(observer, PartObserver) else observer
+            if whole.is_calibrated or (whole is not observer and observer.is_unseen):
+                continue  # an earlier quantization has kept its range, or it sees what selects from these values
+            found = self._by_observer.setdefault(whole, _Range(whole))
+            found.observed.add(node)
+            observers[observer] = ranges[node] = found
+            if isinstance(observer, PartObserver):
+                self._parts[observer] = found
         read = {own for place, own in ranges.items() if place.args[0] not in constants}
         self._ranges |= {place: own for place, own in ranges.items() if own in read}
         return observers

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.graphs import Graph, GraphModule, Node, calls
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_random, overload_name
 from micronpu.frontend.tensors import copied, put, read
@@ -70,8 +70,8 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
     if _has_float64(module) or any(higher) or not rows:
         return same
     wide = copied(module).double()
-    for node in wide.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, OpOverload):
+    for node in calls(wide):
+        if isinstance(node.target, OpOverload):
             node.args, node.kwargs = tree_map(_wide_type, node.args), tree_map(_wide_type, node.kwargs)
             _widen_factory(node, node, node.target)
     wide.recompile()
@@ -106,7 +106,7 @@ def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True)
 
 def _has_float64(module: GraphModule) -> bool:
     """Return True if weights or buffers are float64 already."""
-    values = (read(module, node) for node in module.graph.nodes if node.op == "get_attr")
+    values = (read(module, node) for node in module.graph.find_nodes(op="get_attr"))
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 

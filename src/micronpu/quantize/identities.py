@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.order import reachable
 from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
+from micronpu.frontend.graphs import GraphModule, Node, findings, nodes_where
 from micronpu.frontend.importer import can_fuse, clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import Function, Steps, called, elementwise, is_pointwise, steps_of
@@ -390,7 +390,7 @@ def project_magnitudes(model: GraphModule, able: Capabilities) -> int:
     largest of the projections on four directions is between cos(pi / 8) of the magnitude and all of it; the gain halves
     the error, which is 3.96 % of the magnitude at most.
     """
-    pairs = {node: pair for node in model.graph.nodes if (pair := _pair(node)) is not None}
+    pairs = findings(model, _pair)
     for node, (a, b) in pairs.items():
         write = GraphWriter(model, node, able, {})
         a, b = write("abs.default", a), write("abs.default", b)
@@ -404,7 +404,7 @@ def project_magnitudes(model: GraphModule, able: Capabilities) -> int:
 
 def has_magnitudes(model: GraphModule) -> bool:
     """Return whether `project_magnitudes` would replace anything."""
-    return any(_pair(node) is not None for node in model.graph.nodes)
+    return bool(findings(model, _pair))
 
 
 def front_end(model: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
@@ -413,7 +413,7 @@ def front_end(model: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
     Only of logarithms that read nothing but squares.  Powers of a spectrum span 100 dB: in int8, and in tables of
     int16, most of them are 0.
     """
-    nodes = [node for node in model.graph.nodes if overload_name(node)]
+    nodes = nodes_where(model, overload_name)
     squares, inside, before = {n for n in nodes if power_of(n) == 2}, set[Node](), set[Node]()
     for log in (n for n in nodes if facts_of(overload_name(n)).singular):
         behind = reachable([log], lambda n: () if n in squares else n.all_input_nodes)

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.facts import IS_STEP, LOOP_QPARAMS
+from micronpu.frontend.graphs import Graph, GraphModule, Node, called_modules
 from micronpu.frontend.integers import integer_states, stored_as, to_integer_io
 from micronpu.frontend.program import Edge, ProgramView, add_dequantize, add_quantize, integers_behind, quantizes_of
 from micronpu.frontend.tensors import KEY, State, States, add_constant, clean, states_of, with_own_graph
-from micronpu.quantize.nodes import moves, observer_of
+from micronpu.quantize.nodes import moves, observer_of, observers_in
 from micronpu.quantize.observers import is_fixed, is_of_extremes
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
@@ -70,9 +70,7 @@ class Loop(nn.Module):
 
 def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
     """Yield the loops of a module with the nodes that call them."""
-    for node in module.graph.nodes:
-        if node.op == "call_module" and isinstance(found := module.get_submodule(str(node.target)), Loop):
-            yield node, found
+    yield from called_modules(module, Loop)
 
 
 @contextlib.contextmanager
@@ -198,7 +196,7 @@ def _behind(module: GraphModule, node: Node) -> Observer | None:
 
 def _is_only_read_by(module: GraphModule, observer: Observer, reader: Node) -> bool:
     """Return True if a node alone reads the values of an observer, possibly moved."""
-    seen = {node for node in module.graph.nodes if observer_of(module, node) is observer}
+    seen = {node for node, own in observers_in(module).items() if own is observer}
     readers = {user for node in seen for user in node.users} - seen - {reader}
     return all(moves(own) and seen.issuperset(own.users) for own in readers)
 

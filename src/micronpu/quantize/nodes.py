@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import IS_STEP, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
+from micronpu.frontend.graphs import GraphModule, Node, findings
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
@@ -70,6 +70,11 @@ def observer_of(module: nn.Module, node: object) -> Any:
         return None
     found = module.get_submodule(str(node.target))
     return found if is_observer(found) else None
+
+
+def observers_in(module: GraphModule) -> dict[Node, Any]:
+    """Return the nodes that call observers, with these."""
+    return findings(module, functools.partial(observer_of, module))
 
 
 def source_of(module: nn.Module, node: Any) -> Node:
@@ -297,7 +302,7 @@ def batch_norm_behind(layer: Node) -> Node | None:
 
 def reveal(model: GraphModule) -> None:
     """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
-    hidden = [node for node in model.graph.nodes if node.target is folded_batch_norm]
+    hidden = model.graph.find_nodes(op="call_function", target=folded_batch_norm)
     for node in hidden:
         node.target = overload_of(BATCH_NORM)
     if hidden:

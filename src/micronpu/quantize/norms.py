@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import States, attribute
@@ -210,8 +210,8 @@ def scale_rows(model: GraphModule, able: Capabilities) -> bool:
 
 def _scaled(model: GraphModule, measure: Node, able: Capabilities) -> bool:
     """Rewrite one norm; return False for an unknown form, or if it reads anything but rows."""
-    parts = {n: None for n in model.graph.nodes if n in set(parts_of(measure))}
-    first = next(iter(parts))
+    parts = sorted(set(parts_of(measure)))
+    first = parts[0]
     x = first.args[0]
     given = arguments(measure)
     axes = given.get("dim")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import KEPT_OR_ZERO
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name, place_behind
 from micronpu.frontend.run import Run

@@ -12,13 +12,13 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.facts import EXTREMES, PREPARED
+from micronpu.frontend.graphs import GraphModule, Node, called_modules
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
-from micronpu.quantize.nodes import NodeValues, observer_of
+from micronpu.quantize.nodes import NodeValues
 from micronpu.quantize.solver.groups import Observer, PartObserver, leave_selected, observers_of
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.specs import KEY, QuantizationAnnotation
@@ -108,11 +108,10 @@ class _Inserter:
 def converted(model: GraphModule) -> GraphModule:
     """Return a calibrated model with quantize and dequantize instead of observers; the graph is changed in place."""
     PREPARED.take(model)
-    modules = dict(model.named_modules(remove_duplicate=False))
     constants = constant_nodes(model)
-    for node in list(model.graph.nodes):
-        if node.op == "call_module" and isinstance(modules[str(node.target)], Observer):
-            _convert(model, node, modules[str(node.target)], node.args[0] in constants)
+    for node, observer in list(called_modules(model, nn.Module)):
+        if isinstance(observer, Observer):
+            _convert(model, node, observer, node.args[0] in constants)
     model.graph.eliminate_dead_code()
     made = GraphModule(model, model.graph)  # with what the graph still reads
     for mode in ("train", "eval"):
@@ -193,9 +192,8 @@ def add_buffer(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
 def settle_concat_groups(prepared: GraphModule) -> None:
     """Choose for each part between its own qparams and the group's, by calibration, in place."""
     parts: dict[PartObserver, list[Node]] = {}
-    for node in prepared.graph.nodes:
-        if isinstance(module := observer_of(prepared, node), PartObserver):
-            parts.setdefault(module, []).append(node)
+    for node, part in called_modules(prepared, PartObserver):
+        parts.setdefault(part, []).append(node)
     for part, nodes in parts.items():
         kept: nn.Module = part.own if part.is_fine else part.group
         for name in {str(node.target) for node in nodes}:
@@ -210,8 +208,8 @@ def _drop_repeated(prepared: GraphModule) -> None:
     """x -> whole -> whole -> cat        x -> whole -> cat, and so for two that read the same value"""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     known: dict[tuple[Node, int], Node] = {}
-    for node in reversed([n for n in prepared.graph.nodes if n.op == "call_module"]):  # the first reader's is last
-        source, observer = node.args[0], modules[str(node.target)]
+    for node, observer in reversed(list(called_modules(prepared, nn.Module))):  # the first reader's is last
+        source = node.args[0]
         assert isinstance(source, Node)
         same = source.op == "call_module" and modules[str(source.target)] is observer
         first = source if same else known.setdefault((source, id(observer)), node)

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.callers import warn
 from micronpu.frontend.checks import has_modes, set_training
 from micronpu.frontend.facts import FLOAT_PROGRAM
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.tensors import attribute, copied, set_attribute, with_own_graph
 from micronpu.ir.facts import Form
@@ -93,7 +93,7 @@ class _Maker:
 
 def annotated_by_others(model: GraphModule) -> list[Node]:
     """Return nodes that another quantizer has annotated."""
-    return [node for node in model.graph.nodes if upstream.is_annotated(node)]
+    return nodes_where(model, upstream.is_annotated)
 
 
 def hand_over(model: GraphModule) -> None:
@@ -275,9 +275,7 @@ def _own_switch(dropouts: bool) -> Callable[[upstream.Function], upstream.Functi
 
 def can_match(model: GraphModule) -> bool:
     """Return True if a convolution is followed by a batch norm that torchao's patterns match."""
-    for node in model.graph.nodes:
-        if overload_name(node) not in BATCH_NORMS:
-            continue
+    for node in calls(model, *BATCH_NORMS):
         before = node.args[0]
         for _ in _BETWEEN:
             if isinstance(before, Node) and form_of(before) in _BETWEEN:

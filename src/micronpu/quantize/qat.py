@@ -26,13 +26,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError, ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
+from micronpu.frontend.graphs import GraphModule, Node, called_modules, nodes_where
 from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of, substitute
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
@@ -247,8 +247,7 @@ def _check_ranges(model: GraphModule) -> None:
     if any(map(_is_empty, _activations(model))):
         what = "Training has not run the module once, so that no range of its tensors is known."
         raise ModelError(what, hint="call the module that `train` is given, with typical inputs")
-    for node in model.graph.nodes:
-        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    for node, module in called_modules(model, nn.Module):
         observer = getattr(module, "activation_post_process", None)
         ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
         if all(end is None or bool(torch.isfinite(end).all()) for end in ends):
@@ -272,8 +271,8 @@ def bounded(model: GraphModule) -> Iterator[None]:
 
     The program computes the value at 0 by a table; a training step would get infinity or NaN, in the range or gradient.
     """
-    calls = {node: arguments(node) for node in model.graph.nodes if overload_name(node)}
-    exact = {node: node.target for node, given in calls.items() if facts_of(overload_name(node)).is_singular(given)}
+    called = nodes_where(model, overload_name)
+    exact: dict[Node, Any] = {n: n.target for n in called if facts_of(overload_name(n)).is_singular(arguments(n))}
     for node, function in exact.items():
         power = power_of(node)
         is_of_positive = power is None or not power.is_integer()  # it has no values below 0 either
@@ -414,10 +413,8 @@ class LastWeights(Hook):
     """
 
     def convert(self, model: GraphModule, node: Node) -> None:
-        for other in model.graph.find_nodes(op="call_module"):
-            module: Any = model.get_submodule(str(other.target))
-            is_of_weights = isinstance(module, pt2e.FakeQuantizeBase) and module.qscheme != torch.per_tensor_affine
-            if is_of_weights and is_constant(other.args[0]):
+        for other, module in called_modules(model, pt2e.FakeQuantizeBase):
+            if module.qscheme != torch.per_tensor_affine and is_constant(other.args[0]):
                 module.activation_post_process(evaluate(model, other.args[0]))
         model.graph.erase_node(node)
 

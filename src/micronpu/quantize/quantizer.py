@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
-from torch.fx import GraphModule, Node
 from typing_extensions import Self
 
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
 from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.config import (
     Activations,

@@ -26,15 +26,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.order import reachable
+from micronpu.frontend.graphs import GraphModule, Node, operand
 from micronpu.frontend.tensors import constant_nodes, results_of, state_ends
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import loops_of, unobserved
-from micronpu.quantize.nodes import moves, observer_of, source_of
+from micronpu.quantize.nodes import moves, observer_of, observers_in, source_of
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import Row, float_run, float_values, sizes_of
@@ -128,11 +128,8 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     steps = [loop.prepared for _, loop in loops_of(prepared) if loop.prepared is not None]
     refused = {module for step in steps for module in step.modules()}
     results = _results(prepared)
-    for node in prepared.graph.nodes:
-        observer = observer_of(prepared, node)
-        if observer is None:
-            continue
-        source = node.args[0]
+    for node, observer in observers_in(prepared).items():
+        source = operand(node)
         if is_fixed(observer) or source in constants or source.op == "get_attr" or _is_result(prepared, node, results):
             refused.add(observer)
         if not moves(source):

@@ -24,12 +24,12 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule, Node
 from torch.nn.functional import hardtanh_
 
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend import program
+from micronpu.frontend.graphs import GraphModule, Node, by_name
 from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
@@ -205,7 +205,7 @@ def _followed(node: Node, value: Any, _: object) -> Any:
 
 def sizes_of(module: GraphModule) -> dict[str, int]:
     """Return the number of elements of each value, by the name of its node."""
-    values = {node.name: node.meta.get("val") for node in module.graph.nodes}
+    values = {name: node.meta.get("val") for name, node in by_name(module).items()}
     return {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 

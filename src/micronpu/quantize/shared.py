@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch.fx import GraphModule, Node
-
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.tensors import state_ends, states_of
-from micronpu.quantize.nodes import observer_of, source_of
+from micronpu.quantize.nodes import observers_in, source_of
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.solver.neighbours import dtype_name, strictest
@@ -49,9 +48,8 @@ def name_lines(modules: Iterable[GraphModule]) -> None:
     """Record module, source line, operator and number of each node; its replacements inherit that."""
     for module in modules:
         count: Counter[Key] = Counter()
-        for node in module.graph.nodes:
-            origin = origin_of(node)
-            if node.op == "call_function" and origin.source:
+        for node in calls(module):
+            if (origin := origin_of(node)).source:
                 key = (origin.module, origin.source, str(node.target))
                 count[key] += 1
                 node.meta[_LINE] = (*key, count[key])
@@ -60,7 +58,7 @@ def name_lines(modules: Iterable[GraphModule]) -> None:
 def level_norms(modules: Iterable[GraphModule]) -> None:
     """Give a norm in several methods the ratio of the most unequal rows, in place."""
     most: dict[tuple[Key, Fact[float]], float] = {}
-    nodes = [node for module in modules for node in module.graph.nodes if UNEVEN.is_said(node)]
+    nodes = [node for module in modules for node in nodes_where(module, UNEVEN.is_said)]
     for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
         most[_key(node), fact] = max(most.get((_key(node), fact), 0.0), fact.of(node))
     for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
@@ -146,9 +144,7 @@ def _places(method: str, prepared: GraphModule) -> list[_Place]:
     holders = {holder: state.name for state, holder, _ in ends}
     written = {value: state.name for state, _, value in ends if value.op == "call_module"}
     found: list[_Place] = []
-    for node in prepared.graph.nodes:
-        if (observer := observer_of(prepared, node)) is None:
-            continue
+    for node, observer in observers_in(prepared).items():
         producer = source_of(prepared, node)
         if producer.op == "get_attr" or getattr(observer, "ch_axis", None) is not None:
             continue  # weights, which are equal in all methods

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import IN_FLOAT
+from micronpu.frontend.graphs import GraphModule, Node, calls, findings, map_arg
 from micronpu.frontend.program import arguments, is_float32, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
 from micronpu.frontend.units import multiply_accumulates
@@ -134,9 +134,7 @@ def _correct_layer(
 
 def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
     """Yield layers with quantized weights that no other layer shares, and the weights' observers."""
-    for node in prepared.graph.nodes:
-        if overload_name(node) not in facts.LAYERS:
-            continue
+    for node in calls(prepared, *facts.LAYERS):
         watched = node.args[1]
         observer = observer_of(prepared, watched)
         if not isinstance(watched, Node) or observer is None:
@@ -387,7 +385,7 @@ def equalize(model: GraphModule) -> int:
     Weights that another layer reads as well, and values that have a second reader, are not changed. Weights get new
     tensors: those of the exported model stay.
     """
-    pairs = [pair for node in model.graph.nodes if (pair := _pair(model, node)) is not None]
+    pairs = findings(model, lambda node: _pair(model, node)).values()
     for _ in range(at.EQUALIZE_ROUNDS):
         # A depthwise layer is in two pairs, so that the ranges converge after some rounds.
         if max((_apply(model, pair) for pair in pairs), default=0.0) < at.EQUALIZED:
@@ -534,4 +532,4 @@ def _write_first(
         first = ((weight / step).round() * step).float().double() if has_parts else weight
         parts = [first, at.SECOND_PART * (weight - first)][: 1 + has_parts]
         new[node] = write.constant(torch.cat(parts, 1).float().numpy())
-    layer.args = torch.fx.map_arg(layer.args, lambda node: new.get(node, node))
+    layer.args = map_arg(layer.args, lambda node: new.get(node, node))

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import strings
 from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
 from micronpu.frontend import facts, program
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
@@ -77,7 +77,7 @@ class GraphWriter(NodeArguments):
         with self.model.graph.inserting_before(before):
             new = self.model.graph.call_function(target, args, named)
         with self._mode:
-            value = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **named)
+            value = target(*map_arg(args, lambda n: n.meta["val"]), **named)
         new.meta = dict(like.meta) | {"val": value}
         self.made.append(new)
         return new
@@ -89,7 +89,7 @@ class GraphWriter(NodeArguments):
 
     def again(self, x: Node) -> Node:
         """Append the call of the operator to replace for another operand."""
-        args = torch.fx.map_arg(self.node.args, lambda _: x)
+        args = map_arg(self.node.args, lambda _: x)
         return self._write(self.node.target, args, dict(self.node.kwargs), self._place, self.node)
 
     def kept(self) -> Node:

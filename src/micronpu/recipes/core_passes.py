@@ -84,7 +84,7 @@ class CortexMPassManager:
         """
         with quiet():
             module = graph_module(self.exported_program)
-            if any(n.op == "get_attr" and "lowered_module" in str(n.target) for n in module.graph.nodes):
+            if any("lowered_module" in str(n.target) for n in module.graph.find_nodes(op="get_attr")):
                 raise ModelError(
                     "The edge program calls a delegate already.",
                     hint="micronpu.compile for the chip, or a recipe, which divide a program between NPU and core",

@@ -11,7 +11,6 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.export import ExportRecipe, QuantizationRecipe
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
@@ -20,8 +19,9 @@ from micronpu.compiler.host import host_part
 from micronpu.frontend.checks import Train, is_in_training
 from micronpu.frontend.export import check_static
 from micronpu.frontend.exported import finished, graph_module
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where, operand
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
-from micronpu.frontend.program import arguments, overload_name, static_shape
+from micronpu.frontend.program import arguments, static_shape
 from micronpu.frontend.tensors import hold, lift, states_of
 from micronpu.ops.movement import VIEWS
 from micronpu.partition.device import CompiledPartition, Device
@@ -96,7 +96,7 @@ class OutliningPartitioner(Partitioner):
 
 
 def _is_behind_an_npu(module: GraphModule) -> bool:
-    return any(n.target is executorch_call_delegate for n in module.graph.nodes)
+    return bool(module.graph.find_nodes(op="call_function", target=executorch_call_delegate))
 
 
 class CorePartitioner(OutliningPartitioner):
@@ -165,7 +165,7 @@ class _Calibration:
     def before(self, module: GraphModule) -> GraphModule:
         """Fold batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _zeros(module.graph.find_nodes(op="placeholder", sort=True))
-        self._in_training = next((n.name for n in module.graph.nodes if is_in_training(n)), "")
+        self._in_training = next((n.name for n in nodes_where(module, is_in_training)), "")
         write_out(module)
         return module
 
@@ -217,10 +217,10 @@ def any_batch_size(module: GraphModule) -> GraphModule:
     The other operators of a convolutional network take any batch size already.  The result for batch 1 is the same as
     before.
     """
-    for node in module.graph.nodes:
-        if overload_name(node) not in VIEWS or not {"size", "shape"} & arguments(node).keys():
+    for node in calls(module, *VIEWS):
+        if not {"size", "shape"} & arguments(node).keys():
             continue
-        before, after = static_shape(node.args[0]), static_shape(node)
+        before, after = static_shape(operand(node)), static_shape(node)
         if before and after and before[0] == after[0] == 1 and 0 not in after:
             node.update_arg(1, [-1, *after[1:]])
     module.recompile()

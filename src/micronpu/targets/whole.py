@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.base.installed import VERSION
 from micronpu.emit.litert import add_buffer, pack, to_litert
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, integers_behind, quantized_from
 from micronpu.frontend.tensors import lift

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
+from micronpu.frontend.graphs import Graph, GraphModule, Node
 from micronpu.frontend.program import add_dequantize, add_quantize, calls_into, is_dequantize, origin_of, overload_name
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, read

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
@@ -22,6 +21,7 @@ from micronpu.base.texts import plural
 from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_conversion, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
@@ -155,7 +155,7 @@ class _Rewriter(StepGraph):
                 hint = "micronpu.compile(model, ..) if each call of it takes the next frames; else no such state"
                 raise self._refuse(node.args[1], what, hint)
             elif node.op == "output":
-                results = torch.fx.map_arg(node.args[0], self._result)
+                results = map_arg(node.args[0], self._result)
                 for state, value in self._writes:
                     self._aten(WRITE, state, value)
                 self._graph.output(results)

@@ -16,13 +16,13 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import EXTREMES
+from micronpu.frontend.graphs import GraphModule, Node, nodes_where
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import Edge, arguments, is_compute, origin_of
+from micronpu.frontend.program import Edge, arguments, is_compute, is_dequantize_channel, origin_of
 from micronpu.frontend.run import Values
 from micronpu.ir.op import OutputQuantization
 from micronpu.quantize.data import Trial
@@ -110,7 +110,7 @@ def first_causes(
 
 def _without(names: set[str], module: GraphModule, trial: Trial) -> float:
     """Return dB of the worst output if some operators and all before them are in float, on a few samples."""
-    nodes = [node for node in module.graph.nodes if is_compute(node) and exported_call(node)[0] in names]
+    nodes = [node for node in nodes_where(module, is_compute) if exported_call(node)[0] in names]
     before = set(reachable(nodes, attrgetter("all_input_nodes")))
     reference = DequantizedReference(module)
     rounding = {layer.quantize: layer.edge.rounded for layer in reference.layers if layer.quantize not in before}
@@ -481,7 +481,7 @@ class _Search:
 
 def _weight_tries(module: GraphModule) -> str:
     """Return the settings of weights that a module does not have yet."""
-    of_channels = [n for n in module.graph.nodes if "dequantize_per_channel" in str(n.target)]
+    of_channels = nodes_where(module, is_dequantize_channel)
     tries = [] if of_channels else ["per_channel=True"]
     tries += ["weight_bits=8"] if any(int(arguments(n)["quant_max"]) < 127 for n in of_channels) else []
     return ", ".join([*tries, MSE, "quantization-aware training"])

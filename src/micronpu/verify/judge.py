@@ -22,12 +22,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
 from micronpu.base.order import operands_first
 from micronpu.frontend.facts import EXTREMES
+from micronpu.frontend.graphs import GraphModule, Node, findings
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, is_conversion, is_float32, value_of
 from micronpu.frontend.run import called
@@ -276,7 +276,7 @@ def left_out(
     """Return the results of a module, for recordings that calibrated with the ranges of the other recordings."""
     results, first = list(found), 0
     view = ProgramView(module)
-    edges = {node: edge for node in module.graph.nodes if (edge := view.result_qparams(node)) is not None}
+    edges = findings(module, view.result_qparams)
     nodes = [(node, *EXTREMES.of(node)) for node in edges]
     known = [(node, extremes) for node, name, extremes in nodes if name == node.name]
     for some in [trial] if trial.others is None or not trial.exact else [trial, trial.others]:

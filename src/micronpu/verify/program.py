@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, NotOnHostError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
+from micronpu.frontend.graphs import GraphModule, Node, by_name, map_arg
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, quantizes_of
 from micronpu.frontend.run import Run
@@ -264,7 +264,7 @@ def _edges(module: GraphModule) -> list[Edge | None]:
             found.append(edge)
         return node
 
-    torch.fx.map_arg(output.args, add)
+    map_arg(output.args, add)
     return found
 
 
@@ -351,7 +351,7 @@ class _Look:
         for node in graph.nodes:
             for name in node.origin.nodes:
                 self._last[name] = node
-        nodes = {n.name: n for n in module.graph.nodes}
+        nodes = by_name(module)
         for name in self._last:
             quantize = next(iter(quantizes_of(nodes[name])), nodes[name]) if name in nodes else None
             if quantize is not None and (edge := Edge.of(quantize)) is not None:

@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.fx import GraphModule, Node
 
 from micronpu.base.order import reachable
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import is_compute, node_sources
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.nodes import moves

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
 from micronpu.frontend import program
 from micronpu.frontend.checks import hint_for
+from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, findings
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.tensors import results_of
 from micronpu.ir.facts import Facts, Form
@@ -77,7 +77,7 @@ def of_graph(
     view = program.ProgramView(module)
     lost: list[ReportWarning] = []
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < thresholds.NO_LOSS:
-        lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, proposal)) is not None]
+        lost = list(findings(module, lambda node: _small_operands(view, node, proposal)).values())
     parts: list[ReportWarning] = []
     sources = sources_of(module) if accuracy is None else []
     for number, node in enumerate(results_of(module)):
@@ -387,7 +387,7 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
 
     Operators with kernels of the same name pass; each other kind is lowered separately.
     """
-    nodes = {node.name: node for node in module.graph.nodes}
+    nodes = by_name(module)
     found: dict[str, ReportWarning] = {}
     seen: set[str] = set()
     for verdict in verdicts:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.fx import GraphModule, Node
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from micronpu.base.errors import InternalError
@@ -24,6 +23,7 @@ from micronpu.frontend.export import by_shape, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED, FILE_FACTS
 from micronpu.frontend.functional import in_float32_in_place, remove_empty_tensors
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.model_files.network import Network, NetworkStep, as_identifier
 from micronpu.frontend.program import calls_into, short_name
 from micronpu.frontend.tensors import free_name

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
+from micronpu.frontend.graphs import GraphModule, findings
 from micronpu.frontend.program import arguments, is_quantize, overload_name, qualified_name, value_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.device import CompiledPartition, CorePart, Device
@@ -46,10 +46,7 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
 
     quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
     """
-    for node in module.graph.nodes:
-        kernel = _KERNELS.get(qualified_name(node))
-        if kernel is None:
-            continue
+    for node, kernel in findings(module, lambda node: _KERNELS.get(qualified_name(node))).items():
         given = arguments(node)
         if given["dtype"] in _TYPES and not given.pop("out_dtype", None) and overload_name(node).endswith(".default"):
             dtype = given["dtype"] if is_quantize(node) else torch.float32

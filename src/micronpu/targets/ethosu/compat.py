@@ -14,11 +14,11 @@ from executorch.exir.backend.backend_details import BackendDetails, ExportedProg
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from executorch.export import RecipeType
-from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.base.arguments import check_switch, check_type, described, items
 from micronpu.base.errors import OptionError
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.partition.entry import ByCompileSpec, DevicePartitioner, preprocess
 from micronpu.quantize.config import Activations, IOType, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer

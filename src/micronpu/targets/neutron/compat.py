@@ -16,12 +16,12 @@ from executorch.exir.pass_base import ExportPass
 from executorch.exir.pass_manager import ExportedProgramPassManager
 from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 from executorch.export import RecipeType
-from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.arguments import check_switch, check_type, described, items, strings
 from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_name
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import integers_behind, overload_of, quantizes_of
 from micronpu.ops.activation import PRELU
 from micronpu.partition.entry import ByCompileSpec, DevicePartitioner, preprocess, split_dequantizes

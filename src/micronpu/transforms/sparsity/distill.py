@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.graphs import GraphModule
 from micronpu.transforms.sparsity.layers import Row, floats, joined, takes_any_batch
 from micronpu.transforms.sparsity.options import SparsityOptions
 

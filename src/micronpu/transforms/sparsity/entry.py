@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
 
 from micronpu.base.arguments import check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
@@ -24,6 +23,7 @@ from micronpu.base.texts import plural
 from micronpu.frontend.checks import check_callback, check_evaluation_mode
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
+from micronpu.frontend.graphs import GraphModule
 from micronpu.frontend.tensors import states_of
 from micronpu.partition.device import Device
 from micronpu.passes.pipeline import Pipeline

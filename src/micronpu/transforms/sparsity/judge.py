@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import finished
+from micronpu.frontend.graphs import GraphModule
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.tensors import copied

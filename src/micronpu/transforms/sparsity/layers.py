@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
 
+from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import KEY, States, states_of
@@ -388,7 +388,7 @@ class Moments:
         layer = self._layer_of.get(n.name)
         if layer is None:
             return result
-        given = {name: torch.fx.map_arg(value, values.__getitem__) for name, value in arguments(n).items()}
+        given = {name: map_arg(value, values.__getitem__) for name, value in arguments(n).items()}
         if overload_name(n) in RECURRENT:
             for matrix, x in zip(layer.matrices, _read_by_steps(overload_name(n), given), strict=True):
                 self._add(matrix.attribute, x.reshape(-1, x.shape[-1]), len(given["input"]))

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.graphs import GraphModule, by_name, nodes_where
 from micronpu.frontend.tensors import copied
 from micronpu.partition.device import Device
 from micronpu.quantize.float64 import as_learner, learner
@@ -470,9 +470,8 @@ class _SparsitySearch:
             return
         # The dense network is the teacher for the outputs and for the products of weights.
         products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
-        distilled = [
-            n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)
-        ]
+        nodes = nodes_where(self.model, lambda n: n.name in products and isinstance(n.meta.get("val"), Tensor))
+        distilled = [node.name for node in nodes]
         with self.learning() as model:
             distill(
                 model,
@@ -535,4 +534,4 @@ class _SparsitySearch:
             before, now = dense.by_layer[left.name], stop.price.by_layer[left.name]
             row = SparseLayer(left.title, left.source, left.shape, False, before, why=left.why, cycles=now)
             rows[left.name] = row
-        return tuple(rows[node.name] for node in self.model.graph.nodes if node.name in rows)
+        return tuple(rows[name] for name in by_name(self.model) if name in rows)

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
 
+from micronpu.frontend.graphs import GraphModule, Node, by_name, map_arg
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.run import Run, Values
 from micronpu.ir.pattern import KEPT
@@ -193,7 +193,7 @@ def can_be_fitted(model: GraphModule, layer: PrunableLayer) -> bool:
     """True if a layer is one product of its weights and the result of one node."""
     if len(layer.nodes) > 1 or len(layer.matrices) > 1:
         return False
-    (node,) = (n for n in model.graph.nodes if n.name == layer.nodes[0])
+    node = by_name(model)[layer.nodes[0]]
     return overload_name(node) not in RECURRENT and arguments(node).get("groups", 1) == 1
 
 
@@ -287,7 +287,7 @@ def _fit(node: Node, matrix: Matrix, walk: _PairedRun, keeps: bool, prunes: bool
         return
     sums = _Sums(len(walk), matrix.columns)
     for mine, wanted in parts:
-        values = {name: torch.fx.map_arg(value, mine.__getitem__) for name, value in given.items()}
+        values = {name: map_arg(value, mine.__getitem__) for name, value in given.items()}
         sums.add(node, matrix, values, wanted[node])
     if not prunes and sums.count < matrix.columns:
         return
