@@ -188,17 +188,17 @@ class SideBySide:
             if place is not None and layer.followed:
                 layer.range_left = place.left(*layer.edge.range)
 
-    def _with_weights(self, layer: LayerErrors, exact: dict[str, Any]) -> torch.Tensor:
+    def _with_weights(self, layer: LayerErrors, exact: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""
         values: dict[Node, Any] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
-        result = self._steps[layer.first](values)
+        result: torch.Tensor = self._steps[layer.first](values)
         node = layer.first
         while node is not layer.result:
             (node,) = node.users
             result = self._steps[node]({**self._fixed, node.all_input_nodes[0]: result})
-        return result  # type: ignore[no-any-return]
+        return result
 
     def _follow(
         self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, Any]
@@ -232,8 +232,8 @@ def _power(x: torch.Tensor) -> float:
     return float(x.double().square().sum())
 
 
-def _float_value(node: Node, exact: dict[str, Any]) -> torch.Tensor:
-    return exact[float_behind(node).name]  # type: ignore[no-any-return]
+def _float_value(node: Node, exact: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return exact[float_behind(node).name]
 
 
 def _weight(node: Node, constants: set[Node]) -> Node | None:

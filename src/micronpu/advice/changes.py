@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from micronpu.frontend.graphs import GraphModule, Node, calls
+from micronpu.frontend.graphs import GraphModule, Node, calls, operand
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute
@@ -105,7 +105,7 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
     name = overload_name(node)
     args = list(node.args)
     if _is_mixing(node):
-        read = indices[args[0]]  # type: ignore[index]
+        read = indices[operand(node)]
         args[1] = _taken(module, node, args[1], {0: own, 1: read})
         args[2:3] = [_taken(module, node, bias, {0: own}) for bias in args[2:3]]
     elif _is_depthwise(node):
@@ -164,9 +164,8 @@ class _Groups:
         if not _is_depthwise(node) and not _is_alike(node):
             return set() if _is_mixing(node) else {node, *operands}
         others = [n for n in operands if _channels(n) != _channels(node)]
-        for operand in operands:
-            if operand not in others:
-                self._join(node, operand)
+        for other in (n for n in operands if n not in others):
+            self._join(node, other)
         return {node, *others} if others else set()
 
     def is_free(self, node: Node) -> bool:
@@ -205,7 +204,7 @@ def _is_mixing(node: Node) -> bool:
 def _is_depthwise(node: Node) -> bool:
     if overload_name(node) not in CONVOLUTIONS_2D or len(node.args) < 7 or not _reads_constants(node):
         return False
-    return node.args[6] == _channels(node) == _channels(node.args[0])  # type: ignore[arg-type]
+    return node.args[6] == _channels(node) == _channels(operand(node))
 
 
 def _reads_constants(node: Node) -> bool:
@@ -216,7 +215,7 @@ def _is_alike(node: Node) -> bool:
     """True if each output channel depends on the same channel of the operands."""
     name = overload_name(node)
     if name in ROW_SUMS:
-        return set(node.args[1] or (0,)) <= {2, 3, -1, -2} and len(_shape(node.args[0])) == 4  # type: ignore[arg-type]
+        return set(arguments(node)["dim"] or (0,)) <= {2, 3, -1, -2} and len(_shape(operand(node))) == 4
     return name in _SAME and _channels(node) is not None
 
 

@@ -189,7 +189,7 @@ class Machine:
         return END_MARK in self.output
 
     def _take_output(self) -> None:
-        if data := self._emulator.output.read1(1 << 16):  # type: ignore[attr-defined]
+        if data := self._emulator.output.read1(1 << 16):
             self._print(data)
         else:
             self._selector.unregister(self._emulator.output)
@@ -216,7 +216,7 @@ class Machine:
     def finish(self) -> None:
         """Read the last output and the status after QEMU has ended."""
         if self.status is None:
-            while data := self._emulator.output.read1(1 << 16):  # type: ignore[attr-defined]
+            while data := self._emulator.output.read1(1 << 16):
                 self._print(data)
             self.status = self._emulator.wait()
 

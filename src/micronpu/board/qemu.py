@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import re
 import shutil
@@ -114,7 +115,7 @@ class Emulator:
                     pass_fds=[listener.fileno()],
                     start_new_session=True,  # Ctrl-C on the terminal is for the parent, which then ends QEMU
                 )
-                assert self._process.stdout is not None
+                assert isinstance(self._process.stdout, io.BufferedReader)
                 self.output = self._process.stdout
                 self._connection.settimeout(_ANSWER_SECONDS)
                 self._connection.connect(listener.getsockname())

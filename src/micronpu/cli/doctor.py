@@ -289,8 +289,8 @@ def satisfies(version: str, limits: str) -> bool:
     """Return True if a version satisfies limits such as ">=2.0,<3" or "==1.5.*"; only its numbers are compared."""
     have = _numbers(version)
     for limit in filter(None, map(str.strip, limits.split(","))):
-        sign, text = re.match(r"([<>=!~]+)\s*(.*)", limit).groups()  # type: ignore[union-attr]
-        wanted = _numbers(text)
+        text = limit.lstrip("<>=!~")
+        sign, wanted = limit.removesuffix(text), _numbers(text.lstrip())
         size = len(wanted) if text.endswith(".*") else max(len(have), len(wanted))
         left, right = (tuple([*v, *[0] * size][:size]) for v in (have, wanted))
         kept = {"==": left == right, "!=": left != right, ">=": left >= right, "<": left < right}

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from micronpu.compiler import thresholds as at
 from micronpu.frontend.graphs import GraphModule
+from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row
@@ -38,11 +39,11 @@ class Allowed:
     """Limits and functions of a search."""
 
     # Makes the quantizer for "int8" or "int16" activations, with some settings.
-    quantizer: Callable[[str, Settings], StaticQuantizer]
+    quantizer: Callable[[Activations, Settings], StaticQuantizer]
     # Compiles quantized methods, which are not changed, without verifying the program.
     price: Callable[[Modules], PrecisionPrice]
     slowdown: float  # maximum time of a program, as a multiple of int8's; inf to measure all improvements
-    activations: str = "int8"  # of the program that the search starts with
+    activations: Activations = "int8"  # of the program that the search starts with
     cures: Cures = CURES  # corrections to try, group by group, in addition to projections
     # Returns whether a second program is significantly nearer to float than a first one.
     helps: Callable[[Fidelity, Fidelity], bool] | None = None
@@ -64,7 +65,7 @@ class Allowed:
 class Tried:
     """A program that has been evaluated."""
 
-    activations: str  # of most operators
+    activations: Activations  # of most operators
     modules: Modules  # quantized, by method
     settings: Settings  # in addition to the activations
     fidelity: Fidelity

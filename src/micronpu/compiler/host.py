@@ -18,7 +18,7 @@ from micronpu.chips.core import CORES, InstructionSet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
-from micronpu.frontend.graphs import GraphModule, by_name
+from micronpu.frontend.graphs import GraphModule, by_name, operand
 from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView, value_of
 from micronpu.frontend.units import macs_of
@@ -211,7 +211,7 @@ def _scans(module: GraphModule, device: Device, handle: int) -> _Loops:
     """Compile each loop's step, with debug handles from ``handle`` on, and write the loop as ExecuTorch's, in place."""
     found = []
     for node, loop in list(loops_of(module)):
-        value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        value = operand(node).meta["val"]
         made = host_part(loop.body, device, first_handle=handle)
         handle += len(loop.body.graph.nodes)
         scan(module, node, made.module, loop.body)

@@ -50,6 +50,7 @@ from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.calibration_cache import FloatStatistics
+from micronpu.quantize.config import Activations
 from micronpu.quantize.data import Trial
 from micronpu.quantize.identities import front_end, has_magnitudes
 from micronpu.quantize.quantization import Quantization
@@ -84,10 +85,10 @@ def allowed_by(how: Quantization, device: Device, compiled: Compiled) -> Allowed
         return None
     own = {} if how.settings is None else read_quantization(how.settings)
 
-    def quantizer(activations: str, settings: Settings) -> StaticQuantizer:
+    def quantizer(activations: Activations, settings: Settings) -> StaticQuantizer:
         nodes = {name: part for name, part in settings.get("nodes", {}).items() if name not in own.get("nodes", {})}
         every = merged(settings | {"nodes": nodes}, own)
-        wanted = replace(how, activations=activations, max_slowdown=None, settings=every)  # type: ignore[arg-type]
+        wanted = replace(how, activations=activations, max_slowdown=None, settings=every)
         return wanted.quantizer_for(device.quantizer)
 
     def price(modules: Modules) -> PrecisionPrice:
@@ -237,7 +238,9 @@ class Search:
             return None if wide is None else self.corrected(self.priced(wide), (*PROJECTIONS, *self.allowed.cures))
         return self.priced(wide)
 
-    def rated(self, activations: str, modules: Modules, settings: Settings, results: Results | None = None) -> Tried:
+    def rated(
+        self, activations: Activations, modules: Modules, settings: Settings, results: Results | None = None
+    ) -> Tried:
         """Return quantized methods with their distance from float; they are run unless their results are known."""
         if results is None:
             results = {name: run_recordings(module, self.trials[name].recordings) for name, module in modules.items()}
@@ -279,7 +282,12 @@ class Search:
         return Fidelity.of(exact, found, [len(calls) for trial in trials.values() for calls in trial.recordings])
 
     def quantized(
-        self, activations: str, settings: Settings, names: Names = (), more: str = "", known: Modules | None = None
+        self,
+        activations: Activations,
+        settings: Settings,
+        names: Names = (),
+        more: str = "",
+        known: Modules | None = None,
     ) -> Tried | None:
         """Return a program, or the earlier one of the same settings; None if it cannot be made, or not in the time."""
         for _, _, done in self.attempts:
@@ -294,7 +302,7 @@ class Search:
         except MicroNpuError:  # such as an operator without derivatives, or a metric that is not a number
             return None
 
-    def made(self, activations: str, settings: Settings, known: Modules | None = None) -> Tried:
+    def made(self, activations: Activations, settings: Settings, known: Modules | None = None) -> Tried:
         """Return a new program.
 
         Args:

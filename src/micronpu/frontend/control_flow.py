@@ -121,8 +121,8 @@ def _is_region(node: Node) -> bool:
 
 def _parts(module: GraphModule, node: Node) -> tuple[GraphModule, Sequence[Any]]:
     """Return the graph of a region and its operands, which follow it in the arguments."""
-    at = next(i for i, a in enumerate(node.args) if isinstance(a, Node) and a.op == "get_attr")
-    body = module.get_submodule(str(node.args[at].target))  # type: ignore[union-attr]
+    at, holder = next((i, a) for i, a in enumerate(node.args) if isinstance(a, Node) and a.op == "get_attr")
+    body = module.get_submodule(str(holder.target))
     assert isinstance(body, GraphModule)
     return body, node.args[at + 1 :]
 
@@ -161,8 +161,7 @@ class _Loop:
         self._module, self._node = module, node
         condition, body, carried, *rest = node.args
         self._condition, self._body = (getattr(module, str(getattr(g, "target", ""))) for g in (condition, body))
-        self._carried: list[Any] = list(carried)  # type: ignore[arg-type]
-        self._given: list[Any] = list(rest[0]) if rest else []  # type: ignore[arg-type]
+        self._carried, self._given = _listed(carried), _listed(rest[0]) if rest else []
         self._outside = _Constants(module, written)
         self._counts = [True] * len(self._carried)
 

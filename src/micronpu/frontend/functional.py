@@ -73,7 +73,8 @@ def _all_nodes(program: ExportedProgram) -> list[Node]:
 def decomposed(program: ExportedProgram, what: str, hint: str) -> ExportedProgram:
     """Return the program with torch's decompositions; raise `ModelError` if torch cannot do it."""
     try:
-        return program.run_decompositions({})  # type: ignore[no-any-return]
+        made: ExportedProgram = program.run_decompositions({})
+        return made
     except Exception as error:
         raise ModelError(f"torch cannot {what} in the model: {first_line(error)}.", hint=hint) from error
 

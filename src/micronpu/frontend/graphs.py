@@ -10,7 +10,7 @@ operand(node, 1)                 an argument that is a node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import nn
 from torch.fx import Graph as Graph
@@ -59,6 +59,20 @@ def operand(node: Node, place: int = 0) -> Node:
     found = node.args[place]
     assert isinstance(found, Node), f"argument {place} of {node.format_node()}"
     return found
+
+
+def place_of(getitem: Node) -> int:
+    """Return which of several results a node takes."""
+    place = getitem.args[1]
+    assert isinstance(place, int), getitem.format_node()
+    return place
+
+
+def returned(model: HasGraph) -> tuple[Any, ...]:
+    """Return the nodes that a program returns, and constants among them."""
+    found = model.graph.output_node().args[0]
+    assert isinstance(found, (tuple, list)), "a program returns a tuple"
+    return tuple(found)
 
 
 def by_name(model: HasGraph) -> dict[str, Node]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import INTEGER_IO
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import GraphModule, Node, map_arg, returned
 from micronpu.frontend.importer import NodeArguments, clamp_behind, known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -265,7 +265,7 @@ def integer_states(module: GraphModule) -> GraphModule:
         return module
     view, graph = ProgramView(module), module.graph
     output = graph.output_node()
-    results = list(output.args[0])  # type: ignore[arg-type]
+    results = list(returned(module))
     made, ends = [], dict[int, Node]()
     for number, (state, holder, value) in enumerate(state_ends(module), len(results) - len(states.values)):
         quantizes = quantizes_of(holder)

@@ -25,7 +25,7 @@ from torch.fx.graph import CodeGen
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
-from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, calls, nodes_where
+from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, calls, nodes_where, returned
 from micronpu.frontend.program import calls_into, overload_name, overload_of, substitute
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE, NEGATED_VIEW, NEGATIVE
@@ -84,18 +84,18 @@ def with_graph(
 ) -> ExportedProgram:
     """Return `remade` with another graph, which it takes, and of the outputs only those at ``kept``, or all."""
     signature = program.graph_signature
-    inputs, names, outputs = [], {}, []
+    inputs, names, ends = [], {}, []
     for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):
         inputs.append(replace(given, arg=replace(given.arg, name=node.name)))
         names[given.arg.name] = node.name
     every = signature.output_specs if kept is None else [signature.output_specs[place] for place in kept]
-    for own, result in zip(every, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
+    for own, result in zip(every, returned(module), strict=True):
         if isinstance(result, Node):
             own = replace(own, arg=replace(own.arg, name=result.name))
         if own.kind is OutputKind.USER_INPUT_MUTATION and own.target is not None:
             own = replace(own, target=names[own.target])
-        outputs.append(own)
-    return remade(program, module, ExportGraphSignature(inputs, outputs), **changes)
+        ends.append(own)
+    return remade(program, module, ExportGraphSignature(inputs, ends), **changes)
 
 
 def remade(
@@ -308,8 +308,8 @@ def states_of(module: GraphModule) -> States:
 
 def results_of(model: GraphModule) -> list[Node]:
     """Return the nodes of a program's results, without new values of states."""
-    results, count = model.graph.output_node().args[0], len(states_of(model).values)
-    own = results[: len(results) - count] if count else results  # type: ignore[arg-type, index]
+    results = model.graph.output_node().args[0]
+    own = returned(model)[: -len(states.values)] if (states := states_of(model)) else results
     return [n for n in tree_leaves(own) if isinstance(n, Node)]
 
 
@@ -317,8 +317,7 @@ def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
     """Return each state with its input and the node that computes its new value."""
     states = states_of(model).values
     inputs = {n.name: n for n in model.graph.find_nodes(op="placeholder")} if states else {}
-    results: Any = model.graph.output_node().args[0] if states else ()
-    new = results[len(results) - len(states) :]
+    new = returned(model)[-len(states) :] if states else ()
     return [(state, inputs[state.node], value) for state, value in zip(states, new, strict=True)]
 
 
@@ -415,7 +414,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
         return module
     graph = module.graph
     output = graph.output_node()
-    results = list(output.args[0])  # type: ignore[arg-type]
+    results = list(returned(module))
     kept, new = results[: -len(states.values)], results[-len(states.values) :]
     holders = {n.name: n for n in graph.find_nodes(op="placeholder")}
     mine = {holders[s.node] for s in states.values}

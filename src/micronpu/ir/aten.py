@@ -105,7 +105,7 @@ def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
 
 def spatial_pair(node: AtenArguments, argument: str, spatial: int, height: int) -> tuple[int, int]:
     """Return `pair` of an operator with 1 or 2 spatial axes; with one, ``height`` fills the missing axis."""
-    return pair(node, argument) if spatial == 2 else (height, *sizes_of(node, argument, 1))  # type: ignore[return-value]
+    return pair(node, argument) if spatial == 2 else (height, sizes_of(node, argument, 1)[0])
 
 
 def axis_of(node: AtenNode, argument: str, rank: int) -> int:

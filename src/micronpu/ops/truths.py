@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -61,7 +62,7 @@ def is_made_of_others(write: Writer, truth: Float) -> bool:
 def _number(write: Writer, truth: Float) -> Float | None:
     numbers: dict[Float, Float | None] = {}
     for value in operands_first(truth, lambda value: _sources(write, value)):
-        numbers[value] = write.once(value, lambda value=value: _made(write, value, numbers))  # type: ignore[misc]
+        numbers[value] = write.once(value, functools.partial(_made, write, value, numbers))
     return numbers[truth]
 
 

@@ -23,7 +23,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
-from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where, place_of, returned
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import (
@@ -102,7 +102,7 @@ def _inline(program: ExportedProgram, node: Node) -> None:
             made = program.graph.node_copy(part, copies.__getitem__)
         made.meta = node.meta | {"val": map_aggregate(part.meta["val"], lambda value: _into(mode, value))}
         copies[part] = made
-    _replace(program, node, [copies[result] for result in lowered.graph.output_node().args[0]])
+    _replace(program, node, [copies[result] for result in returned(lowered)])
 
 
 def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
@@ -131,7 +131,7 @@ def _replace(program: ExportedProgram, node: Node, results: list[Node]) -> None:
     """Make the readers of ``node`` read ``results``, which also take its name as a program output."""
     replaced = {node: results[0]}
     if not isinstance(node.meta["val"], torch.Tensor):
-        replaced = {user: results[int(user.args[1])] for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
+        replaced = {user: results[place_of(user)] for user in node.users if is_getitem(user)}
     outputs = {spec.arg.name for spec in program.graph_signature.output_specs}
     for old, new in replaced.items():
         name = old.name

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg
+from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg, place_of, returned
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -298,7 +298,7 @@ def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) 
             torch.ops.higher_order.scan, (called, list(node.args[1:]), [node.args[0]], tuple(given))
         )
     for reader in list(node.users):
-        index = int(reader.args[1])  # type: ignore[arg-type]
+        index = place_of(reader)
         reader.args = (made, count if index == 0 else index - 1)
         if index == 0:
             _copy_for_views(module, reader)
@@ -349,15 +349,14 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
                 inside = part.graph.find_nodes(op="placeholder")
                 copies.update(zip(inside, (copies[n] for n in node.args), strict=True))
                 copy_nodes(part)
-                outcome: Any = part.graph.output_node().args[0]
                 for reader in node.users:  # each takes one result
-                    copies[reader] = copies[outcome[int(reader.args[1])]]
+                    copies[reader] = copies[returned(part)[place_of(reader)]]
             elif node.op not in ("placeholder", "output") and node not in copies:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
 
     copy_nodes(step)
-    returned: Any = step.graph.output_node().args[0]
-    for value in (*returned[1:], returned[0]):
+    result, *carried = returned(step)
+    for value in (*carried, result):
         own = copies[value]
         if own in results or own.op == "placeholder":
             own = calls_into(graph)(CLONE, own)

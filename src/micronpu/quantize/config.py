@@ -49,9 +49,9 @@ _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
 def check_activations(value: object, name: str = "activations") -> Activations:
     """Return a dtype of activations; raise `OptionError` if it is invalid."""
-    known = get_args(Activations)
+    known: tuple[Activations, ...] = get_args(Activations)
     if isinstance(value, str) and value in known:
-        return value  # type: ignore[return-value]
+        return known[known.index(value)]
     hint = f"one of {', '.join(known)}"
     if str(value).removeprefix("torch.") == "uint8":
         hint += '; a program that takes the bytes of an image has `io="uint8"`'
@@ -61,9 +61,9 @@ def check_activations(value: object, name: str = "activations") -> Activations:
 
 def check_io(value: object, name: str = "io") -> IOType:
     """Return a dtype of a program's inputs and outputs; raise `OptionError` if it is invalid."""
-    known = get_args(IOType)
+    known: tuple[IOType, ...] = get_args(IOType)
     if isinstance(value, str) and value in known:
-        return value  # type: ignore[return-value]
+        return known[known.index(value)]
     what = f"`{name}` is {described(value)}; inputs and outputs are {', '.join(known)}, or floats."
     raise OptionError(what, hint=f'{name}="int8", or "uint8" for the bytes of a camera')
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
-from micronpu.frontend.graphs import GraphModule, Node, calls
+from micronpu.frontend.graphs import GraphModule, Node, calls, place_of
 from micronpu.frontend.importer import can_fuse
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import called
@@ -116,7 +116,7 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
     """Replace a node by its decomposition; nodes written for the node itself continue to read it."""
     if isinstance(made, Results):
         for reader in [user for user in node.users if is_getitem(user)]:
-            if (index := int(reader.args[1])) in made.values:  # type: ignore[arg-type]
+            if (index := place_of(reader)) in made.values:
                 reader.replace_all_uses_with(made.values[index])
             if not reader.users:
                 model.graph.erase_node(reader)

@@ -198,7 +198,7 @@ def _conv2d(
 
 
 @functools.cache
-def _transposed(target: Any) -> Callable[..., Any]:
+def _transposed(target: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a transposed convolution whose float64 kernel holds a column for each output of each tap of each sample.
 
     Large ones are computed for one sample and one output channel at a time.
@@ -208,7 +208,7 @@ def _transposed(target: Any) -> Callable[..., Any]:
         groups = rest[3] if len(rest) > 3 else more.get("groups", 1)
         size = 8 * x.shape[0] * math.prod(x.shape[2:]) * math.prod(weight.shape[1:])
         if size <= COLUMN_BYTES or groups != 1 or x.dim() != weight.dim() or x.requires_grad:
-            return target(x, weight, bias, *rest, **more)  # type: ignore[no-any-return]
+            return target(x, weight, bias, *rest, **more)
         made = [
             torch.cat([target(one, own, None, *rest, **more) for own in weight.split(1, 1)], 1) for one in x.split(1)
         ]

@@ -15,7 +15,7 @@ import torch
 
 from micronpu.base.order import reachable
 from micronpu.frontend.facts import DECIDED, IN_FLOAT, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
-from micronpu.frontend.graphs import GraphModule, Node, findings, nodes_where
+from micronpu.frontend.graphs import GraphModule, Node, findings, nodes_where, operand
 from micronpu.frontend.importer import can_fuse, clamp_behind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.frontend.run import Function, Steps, called, elementwise, is_pointwise, steps_of
@@ -148,7 +148,7 @@ def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
 def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
     """Return -z, with the sign merged into an existing operator if possible."""
     if form_of(z) is Form.NEGATIVE:
-        return z.args[0]  # type: ignore[no-any-return]
+        return operand(z)
     if form_of(z) in (Form.PRODUCT, Form.QUOTIENT) and (factor := _fixed(model, z.args[1])) is not None:
         return write(overload_name(z), z.args[0], -factor)
     return write("neg.default", z)
@@ -247,10 +247,10 @@ def _infinite_pad(node: Node) -> bool:
     """pad(x, value=-inf) -> pad(x, value=-1e9), which saturates where it changes no result"""
     if overload_name(node) not in PADS:
         return False
-    places = [i for i, x in enumerate(node.args) if isinstance(x, float) and math.isinf(x)]
-    for place in places:
-        node.update_arg(place, math.copysign(SATURATING, float(node.args[place])))  # type: ignore[arg-type]
-    return bool(places)
+    infinite = {place: x for place, x in enumerate(node.args) if isinstance(x, float) and math.isinf(x)}
+    for place, x in infinite.items():
+        node.update_arg(place, math.copysign(SATURATING, x))
+    return bool(infinite)
 
 
 def _is_function(model: GraphModule, node: Node) -> bool:

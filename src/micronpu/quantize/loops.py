@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from micronpu.frontend.facts import IS_STEP, LOOP_QPARAMS
-from micronpu.frontend.graphs import Graph, GraphModule, Node, called_modules
+from micronpu.frontend.graphs import Graph, GraphModule, Node, called_modules, place_of
 from micronpu.frontend.integers import integer_states, stored_as, to_integer_io
 from micronpu.frontend.program import Edge, ProgramView, add_dequantize, add_quantize, integers_behind, quantizes_of
 from micronpu.frontend.tensors import KEY, State, States, add_constant, clean, states_of, with_own_graph
@@ -186,7 +186,7 @@ def integer_loops(module: GraphModule) -> None:
 
 def _index(node: Node) -> int | None:
     """Return the index of the result that a node takes from a loop."""
-    return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
+    return place_of(node) if node.target is operator.getitem else None
 
 
 def _behind(module: GraphModule, node: Node) -> Observer | None:

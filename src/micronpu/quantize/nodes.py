@@ -13,7 +13,7 @@ from torch import nn
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import IS_STEP, KEPT_OR_ZERO, QPARAMS, SETTING, SIGN_COUNTS
-from micronpu.frontend.graphs import GraphModule, Node, findings
+from micronpu.frontend.graphs import GraphModule, Node, findings, operand
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
@@ -77,11 +77,11 @@ def observers_in(module: GraphModule) -> dict[Node, Any]:
     return findings(module, functools.partial(observer_of, module))
 
 
-def source_of(module: nn.Module, node: Any) -> Node:
+def source_of(module: nn.Module, node: Node) -> Node:
     """Return the value behind observers."""
     while observer_of(module, node) is not None:
-        node = node.args[0]
-    return node  # type: ignore[no-any-return]
+        node = operand(node)
+    return node
 
 
 def set_parameters(layer: Node, **values: Node | None) -> None:
@@ -171,9 +171,7 @@ class _Reader:
         names, rule = dict(entry.arguments), rule_of(self.node, entry)
         value.rule = rule
         operands = [given.get(names.get(name, name)) for name in rule.activations]
-        found: list[Any] = []
-        for operand in operands:
-            found += operand if isinstance(operand, (list, tuple)) else [operand]
+        found = [x for given in operands for x in (given if isinstance(given, (list, tuple)) else [given])]
         values = [v for v in map(self._value, found) if v is not None and v.is_float]
         if len(values) == len(found) and (values or not rule.activations):
             value.quantized = values

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
-from micronpu.frontend.graphs import GraphModule, Node
+from micronpu.frontend.graphs import GraphModule, Node, operand
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import States, attribute
@@ -77,7 +77,7 @@ class _Sizes:
     def see(self, n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
         """Record the sizes of a norm's rows behind its call."""
         if n in self._norms:
-            x = values[n.args[0]]  # type: ignore[index]
+            x = values[operand(n)]
             sizes = _sizes(n, x, result).flatten()
             self._found.setdefault(n, []).append(sizes)
             self._counts[n] = x.numel() // max(1, sizes.numel())

@@ -9,7 +9,7 @@ in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -315,7 +315,7 @@ class RangeObserver(nn.Module):
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
 
-def _make_room(observer: nn.Module, state_dict: Mapping[str, object], prefix: str, *_: object) -> None:
+def _make_room(observer: nn.Module, state_dict: dict[str, object], prefix: str, *_: object) -> None:
     """Resize unused buffers of per-channel weights to those of a checkpoint."""
     for name, buffer in observer.named_buffers(recurse=False):
         saved = state_dict.get(prefix + name)
@@ -323,7 +323,7 @@ def _make_room(observer: nn.Module, state_dict: Mapping[str, object], prefix: st
             buffer.resize_(saved.shape)
         elif name == "farthest" and isinstance(saved, torch.Tensor) and saved.shape != buffer.shape:  # fewer, once
             filled = nn.functional.pad(saved, (0, max(buffer.shape[1] - saved.shape[1], 0)), value=-torch.inf)
-            state_dict[prefix + name] = filled[:, : buffer.shape[1]]  # type: ignore[index]
+            state_dict[prefix + name] = filled[:, : buffer.shape[1]]
 
 
 def qparams_of(

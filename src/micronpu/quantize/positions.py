@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from micronpu.frontend.facts import KEPT_OR_ZERO
-from micronpu.frontend.graphs import GraphModule, Node
+from micronpu.frontend.graphs import GraphModule, Node, operand
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name, place_behind
 from micronpu.frontend.run import Run
@@ -201,7 +201,7 @@ class _Tables:
             if all(user in inside for user in node.users):
                 continue
             while overload_name(node) in MOVES and node.args[0] in inside:
-                node = node.args[0]  # type: ignore[assignment]
+                node = operand(node)
             value = node.meta["val"]
             kept = is_position(node) or (overload_name(node) == EMBEDDING and node.args[0] in self._free)
             if isinstance(value, torch.Tensor) and not kept and value.dtype in (torch.float32, torch.bool):

@@ -68,7 +68,8 @@ class FakeQuantize(pt2e.FakeQuantize):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_per_channel or not self.fake_quant_enabled[0]:
-            return super().forward(x)  # type: ignore[no-any-return]
+            made: torch.Tensor = super().forward(x)
+            return made
         self.disable_fake_quant()
         try:
             super().forward(x)  # the observer alone

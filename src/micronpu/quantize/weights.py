@@ -96,7 +96,7 @@ def _operands(
         for row in some if new else ():
             values = last if row is some[-1] else float_values(run, row)
             for layer, _, _ in new:
-                found[name, layer.name].add(values[source_of(module, layer.args[0]).name])
+                found[name, layer.name].add(values[source_of(module, layer.all_input_nodes[0]).name])
         for layer, key, marks in new if len(prepared) == 1 else ():
             statistics["bytes"] = statistics.get("bytes", 0) + found[name, layer.name].bytes
             if statistics["bytes"] <= at.KEPT_MOMENTS:
@@ -127,7 +127,7 @@ def _correct_layer(
     rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
     if corrections.adaptive_rounding and operand.has_moments:
         rounded = operand.rounded(weight, scale, most)
-        set_attribute(prepared, source_of(prepared, layer.args[1]), rounded)
+        set_attribute(prepared, source_of(prepared, layer.all_input_nodes[1]), rounded)
     if corrections.bias_correction:
         _correct_bias(prepared, layer, operand.mean_of(rounded - weight))
 

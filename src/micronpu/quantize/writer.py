@@ -21,7 +21,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import OptionError, one_of
 from micronpu.frontend import facts, program
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import GraphModule, Node, map_arg, place_of
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
@@ -134,9 +134,9 @@ class GraphWriter(NodeArguments):
         facts.DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
         return made
 
-    def only_sign(self, x: Any) -> Node:
+    def only_sign(self, x: Node) -> Node:
         facts.SIGN_COUNTS.say(x, x.name)
-        return x  # type: ignore[no-any-return]
+        return x
 
     def kept_or_zero(self, number: object, x: object) -> Node:
         made = self(PRODUCT, number, x)
@@ -247,7 +247,7 @@ class GraphWriter(NodeArguments):
         users = list(self.node.users)
         if not all(program.is_getitem(user) for user in users):
             return None
-        return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
+        return frozenset(place_of(user) for user in users if user.users)
 
 
 def _called(overload: str, given: Sequence[object]) -> tuple[Any, tuple[Any, ...]]:

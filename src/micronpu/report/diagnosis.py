@@ -15,11 +15,12 @@ from micronpu.report.warnings import NOTE, ReportWarning
 Sort = Literal["output", "own", "total"]
 
 
-def check_sort(by: Any) -> Sort:
-    """Check an order of layers."""
-    if by not in get_args(Sort):
-        raise OptionError(f"Layers cannot be sorted by {by!r}.", hint=f"one of {', '.join(get_args(Sort))}")
-    return by  # type: ignore[no-any-return]
+def check_sort(by: object) -> Sort:
+    """Return an order of layers; raise `OptionError` if it is unknown."""
+    known: tuple[Sort, ...] = get_args(Sort)
+    if by not in known:
+        raise OptionError(f"Layers cannot be sorted by {by!r}.", hint=f"one of {', '.join(known)}")
+    return known[known.index(by)]
 
 
 @dataclass(frozen=True)

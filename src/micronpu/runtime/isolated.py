@@ -220,8 +220,8 @@ def _fits(head: object, output: TensorValue | None) -> bool:
 def _raise_error(answer: dict[str, Any]) -> None:
     if (kind := answer.get("error")) is not None:
         made = getattr(micronpu.base.errors, str(kind), None)
-        known = is_class(made, MicroNpuError)
-        raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
+        known = made if is_class(made, MicroNpuError) else PayloadError
+        raise known(str(answer.get("what")), hint=str(answer.get("hint")))
 
 
 def _environment() -> dict[str, str]:

@@ -23,7 +23,7 @@ from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import arguments, is_conversion, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.program import Edge, arguments, is_conversion, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.convolution import CONVOLUTIONS
@@ -260,9 +260,9 @@ class _Rewriter(StepGraph):
         """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
         flow = self._flows[node.all_input_nodes[0]]
         value = flow.value
-        if value and is_quantize(node):
-            scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
-            value = (min(max(round(value / scale) + zero, low), high) - zero) * scale
+        if value and is_quantize(node) and (edge := Edge.of(node)) is not None:
+            low, high = edge.limits
+            value = (min(max(round(value / edge.scale) + edge.zero_point, low), high) - edge.zero_point) * edge.scale
         return replace(flow, node=self._copy(node), value=value)
 
     def _convolution(self, node: Node) -> Flow:
@@ -443,7 +443,7 @@ class _Rewriter(StepGraph):
 
 
 def _shape(node: Node) -> Sequence[int]:
-    return node.meta["val"].shape  # type: ignore[no-any-return]
+    return tuple(node.meta["val"].shape)
 
 
 def _listed(value: Any, count: int) -> list[int]:

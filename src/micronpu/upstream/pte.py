@@ -134,9 +134,12 @@ class Fields:
             raise AttributeError(name)
         fields = schema().tables.get(self.table, {})
         own, of = fields.get(name.lower()), fields.get(name.lower().removesuffix("_type"))
-        if own is None and (of is None or of.kind != "union"):
+        if own is not None:
+            number = own.number
+        elif of is not None and of.kind == "union":
+            number = of.number - 1
+        else:
             raise AttributeError(f"{self.table}.{name} is not there")
-        number = own.number if own is not None else of.number - 1  # type: ignore[union-attr]
         setattr(self, name, number)
         return number
 

@@ -393,7 +393,10 @@ def _bootstrapped(
             return None
         found.append(value)
     known = np.asarray(found)[np.isfinite(found)]
-    return tuple(map(float, np.percentile(known, at.INTERVAL))) if len(known) else None  # type: ignore[return-value]
+    if not len(known):
+        return None
+    low, high = np.percentile(known, at.INTERVAL)
+    return float(low), float(high)
 
 
 # ---------------------------------------------------------------- parts of an output whose values differ in size

@@ -53,7 +53,7 @@ class Rounding:
     def limits(self) -> tuple[float, float]:
         """Return the smallest and the largest value."""
         limits = torch.iinfo(self.dtype)
-        return tuple((q - self.zero_point) * self.scale for q in (limits.min, limits.max))  # type: ignore[return-value]
+        return (limits.min - self.zero_point) * self.scale, (limits.max - self.zero_point) * self.scale
 
     @property
     def _given(self) -> tuple[Any, ...]:

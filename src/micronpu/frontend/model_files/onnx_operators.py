@@ -188,7 +188,8 @@ def _clip(node: OnnxNode) -> None:
     if not given:
         node.emit(lambda x: x, [node.operand(0)])
     elif all(isinstance(bound, torch.Tensor) for bound in given.values()):
-        low, high = (given[at].item() if at in given else None for _, at in _BOUNDS)  # type: ignore[union-attr]
+        bounds = (given.get(at) for _, at in _BOUNDS)
+        low, high = (bound.item() if isinstance(bound, torch.Tensor) else None for bound in bounds)
         six = (low, high) == (0.0, 6.0) and node.meta(0).is_floating_point()
         clamp = functional.relu6 if six else partial(torch.clamp, min=low, max=high)
         node.emit(clamp, [node.operand(0)])

@@ -57,8 +57,8 @@ def _quantize(node: OnnxNode) -> None:
     if kind and dtype is None:
         raise node.error(f"quantizes to the element type {kind}", "int8, uint8 or int16")
     qparams = _qparams(node, 1, 2, dtype)
-    if qparams is not None and not isinstance(node.operand(0), torch.Tensor):
-        _store(node, node.outputs[0], node.operand(0), qparams)  # type: ignore[arg-type]
+    if qparams is not None and not isinstance(x := node.operand(0), torch.Tensor):
+        _store(node, node.outputs[0], x, qparams)
         return
     point = node.meta(2).dtype if node.has(2) else dtype or torch.uint8
     if point not in (torch.int8, torch.uint8, torch.int16):
