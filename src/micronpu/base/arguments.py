@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from types import GenericAlias
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import ErrorsAs, OptionError
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _LONGEST = 60
@@ -65,10 +65,8 @@ def items(name: str, given: object, what: str = "") -> tuple[Any, ...]:
     )
     if isinstance(given, (str, bytes, bytearray, memoryview)) or not isinstance(given, (Sequence, Set, Iterator)):
         raise wrong
-    try:
+    with ErrorsAs(lambda _: wrong):
         return tuple(given)
-    except Exception as error:  # any exception of the user's iterator
-        raise wrong from error
 
 
 def strings(name: str, given: object) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ENDLESS = re.compile(r"\S{301,}")
@@ -42,6 +42,31 @@ def first_line(error: BaseException) -> str:
     """First line of a foreign exception's message without a full stop; "" if it is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else ""
+
+
+def reason(error: BaseException) -> str:
+    """First line of a foreign exception's message, or the name of its class."""
+    return first_line(error) or type(error).__name__
+
+
+class ErrorsAs:
+    """Context that raises an error of this package in place of any other: foreign code raises many kinds.
+
+    Args:
+        make: returns the error for an exception.
+        own: errors that are raised unchanged.
+    """
+
+    def __init__(
+        self, make: Callable[[Exception], Exception], own: type[Exception] | tuple[()] = MicroNpuError
+    ) -> None:
+        self._make, self._own = make, own
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, self._own):
+            raise self._make(error) from error
 
 
 def one_of(names: Iterable[str], given: str, where: str) -> str:

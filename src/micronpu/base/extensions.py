@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from micronpu.base.arguments import is_class
-from micronpu.base.errors import OptionError, first_line
+from micronpu.base.errors import ErrorsAs, OptionError, first_line
 
 BACKEND_POINTS = "micronpu.backends"
 """Entry points that name a class derived from `micronpu.targets.backend.Backend`."""
@@ -33,13 +33,9 @@ def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
     """Import the object of an entry point, of a required class, or base class; the error names the package."""
     subject = f"`{point.name}` of the package {package_of(point)}, an entry point in {point.group},"
     name = point.dist.name if point.dist is not None else point.name
-    try:
+    what, hint = f"{subject} cannot be loaded", f"pip install --upgrade {name}, or pip uninstall {name}"
+    with ErrorsAs(lambda e: OptionError(f"{what}: {type(e).__name__}: {first_line(e)}.", hint=hint), own=()):
         found = point.load()
-    except Exception as error:  # any exception of the module
-        raise OptionError(
-            f"{subject} cannot be loaded: {type(error).__name__}: {first_line(error)}.",
-            hint=f"pip install --upgrade {name}, or pip uninstall {name}",
-        ) from error
     if not (isinstance(found, kind) or (is_class(found) and issubclass(found, kind))):
         raise OptionError(f"{subject} is no {what}.", hint=f"a newer {name}, or pip uninstall {name}")
     return found

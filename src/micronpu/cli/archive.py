@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.arguments import is_class
-from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, reason
 from micronpu.base.files import read_file
 from micronpu.cli.archive_calls import RefusedContentError, check_calls, check_operator, shown
 
@@ -56,22 +56,18 @@ def load_archive(path: Path) -> ExportedProgram:
 
     from micronpu.upstream.torch import read_archive
 
-    try:
-        reader = PT2ArchiveReader(io.BytesIO(data))
-        _check(reader, len(data))
-        with _tensors_only():
-            program = read_archive(io.BytesIO(data))[_MODEL]
-        _check_sizes(program)
-        check_calls(program)
-        return program
-    except RefusedContentError as refused:
-        raise ModelError(f"{path} is not loaded, because it holds {refused}.", hint=_SAVE_TENSORS) from None
-    except MicroNpuError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{path} is no program that torch can load: {first_line(error) or type(error).__name__}.", hint=_SAVE_AGAIN
-        ) from error
+    what = f"{path} is no program that torch can load"
+    with ErrorsAs(lambda error: ModelError(f"{what}: {reason(error)}.", hint=_SAVE_AGAIN)):
+        try:
+            reader = PT2ArchiveReader(io.BytesIO(data))
+            _check(reader, len(data))
+            with _tensors_only():
+                program = read_archive(io.BytesIO(data))[_MODEL]
+            _check_sizes(program)
+            check_calls(program)
+            return program
+        except RefusedContentError as refused:
+            raise ModelError(f"{path} is not loaded, because it holds {refused}.", hint=_SAVE_TENSORS) from None
 
 
 @contextlib.contextmanager
@@ -158,16 +154,11 @@ def _check_pickle(data: bytes, name: str) -> None:
 
     if not data:
         return
-    try:
+    what = f"a pickle of other things than tensors and numbers ({name}), which could run any code"
+    with ErrorsAs(lambda _: RefusedContentError(what), RefusedContentError):
         reader = pickle_reader(io.BytesIO(data))  # accepts only the form that torch.save writes
         _check_zip(reader, reader.get_all_records(), len(data))
         torch.load(io.BytesIO(data), weights_only=True, map_location="meta")
-    except RefusedContentError:
-        raise
-    except Exception as error:
-        raise RefusedContentError(
-            f"a pickle of other things than tensors and numbers ({name}), which could run any code"
-        ) from error
 
 
 def _check_sizes(program: ExportedProgram) -> None:

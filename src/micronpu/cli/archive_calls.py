@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import first_line
+from micronpu.base.errors import ErrorsAs, reason
 from micronpu.base.quiet import quiet
 from micronpu.ir.lowering import LOWERINGS
 from micronpu.program.operators import listed_kernels
@@ -191,17 +191,11 @@ class _Sizes:
 
     def _called(self, node: Node, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         target: Any = node.target
-        try:
+        what = f"the call `{node.name}` of {target}, which does not take its operands"
+        with ErrorsAs(lambda error: RefusedContentError(f"{what}: {reason(error)}"), RefusedContentError):
             if getattr(target, "namespace", "") == "higher_order":
                 return self._flow(target.name(), list(args), kwargs)
             return call(target, args, kwargs)
-        except RefusedContentError:
-            raise
-        except Exception as error:
-            raise RefusedContentError(
-                f"the call `{node.name}` of {target}, which does not take its operands: "
-                f"{first_line(error) or type(error).__name__}"
-            ) from error
 
     def _flow(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return the result of a control flow operator; each of its graphs is checked once."""

@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from micronpu.base import timing
-from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
+from micronpu.base.errors import ErrorsAs, FileError, MicroNpuError, ModelError, first_line, reason
 from micronpu.base.files import check_name
 from micronpu.base.texts import plural
 from micronpu.cli.archive import load_archive
@@ -433,7 +433,7 @@ def load_arrays(text: str) -> dict[str, Array]:
         raise FileError(f"{path} is a folder.", hint=f"--images {path} for its pictures; or a .npy or .npz file")
     if not path.is_file():
         raise FileError(f"There is no file {path}.", hint="check the path; a .npy or .npz file is expected")
-    try:
+    with ErrorsAs(lambda error: _unread(path, error), FileError):
         _check_sizes(path, wanted.split(",") if path != Path(text) else None)
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
@@ -446,15 +446,15 @@ def load_arrays(text: str) -> dict[str, Array]:
                     f"{path} has no array {', '.join(map(repr, missing))}.", hint=f"one of {', '.join(archive.files)}"
                 )
             return {n: _native(archive[n]) for n in names}
-    except FileError:
-        raise
-    except Exception as error:
-        why, hint = first_line(error) or type(error).__name__, "save it with numpy.save"
-        if "Object arrays" in why:
-            why, hint = "it holds Python objects, which are not loaded", "numpy.array(rows, numpy.float32) before that"
-        elif "magic string" in why or "pickled data" in why:
-            why = "it is neither"
-        raise FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint=hint) from error
+
+
+def _unread(path: Path, error: Exception) -> FileError:
+    why, hint = reason(error), "save it with numpy.save"
+    if "Object arrays" in why:
+        why, hint = "it holds Python objects, which are not loaded", "numpy.array(rows, numpy.float32) before that"
+    elif "magic string" in why or "pickled data" in why:
+        why = "it is neither"
+    return FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint=hint)
 
 
 _UNPACKED = 1 << 30

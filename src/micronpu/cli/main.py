@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import micronpu
-from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, reason
 from micronpu.base.files import check_writable, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.quiet import quiet
@@ -272,14 +272,9 @@ def _write_float(loaded: Model, destination: Path) -> None:
 
     if not exported(loaded.module, loaded.examples).is_float:
         raise ModelError("The model is quantized already, and --float is about the float model.", hint="that one")
-    try:
-        with quiet():
-            data = to_edge_transform_and_lower(export(loaded.module, loaded.examples)).to_executorch().buffer
-    except Exception as error:
-        raise ModelError(
-            f"ExecuTorch cannot lower the float model: {first_line(error) or type(error).__name__}.",
-            hint="micronpu compile without --float, which says more",
-        ) from error
+    what, hint = "ExecuTorch cannot lower the float model", "micronpu compile without --float, which says more"
+    with ErrorsAs(lambda error: ModelError(f"{what}: {reason(error)}.", hint=hint)), quiet():
+        data = to_edge_transform_and_lower(export(loaded.module, loaded.examples)).to_executorch().buffer
     write_file(destination, data)
     (method,) = read_pte(data).methods.values()
     kernels = plural(len(set(method.operators)), "kernel")

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from micronpu.base.errors import ModelError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, first_line
 
 OTHER_TORCH = (
     "a torchvision from where torch came, such as pip install --force-reinstall torchvision "
@@ -52,14 +52,11 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
         near = difflib.get_close_matches(name, known, 3) or known[:3]
         hint = f"one of its {len(known)}, such as {', '.join(near)}"
         raise ModelError(f"{library} has no model {name!r}.", hint=hint)
-    try:
+    what, hint = f"{name}{'' if how else ' with its weights'}", f"a connection, or {library}:{name}:{UNTRAINED}"
+    with ErrorsAs(
+        lambda e: ModelError(f"{library} cannot make {what}: {type(e).__name__}: {first_line(e)}.", hint=hint)
+    ):
         model, size = make(name, how != UNTRAINED)
-    except Exception as error:  # of the network, the disk, or the library
-        raise ModelError(
-            f"{library} cannot make {name}{'' if how else ' with its weights'}: {type(error).__name__}: "
-            f"{first_line(error)}.",
-            hint=f"a connection, or {library}:{name}:{UNTRAINED}",
-        ) from error
     import torch
 
     return model.eval(), (torch.randn(1, *size, generator=torch.Generator().manual_seed(0)),), name

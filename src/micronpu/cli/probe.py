@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import FileError, MicroNpuError, OptionError
+from micronpu.base.errors import ErrorsAs, FileError, MicroNpuError, OptionError
 from micronpu.base.files import make_folder, read_file, write_file
 from micronpu.board.logs import Measured, read_log, write_measurement
 from micronpu.board.printed import Printed, read_printed
@@ -160,8 +160,6 @@ def probes() -> list[dict[str, str]]:
         from pyocd.core.helpers import ConnectHelper
     except ImportError as error:
         raise OptionError("Probes are listed by pyOCD, which is not installed.", hint="pip install pyocd") from error
-    try:
+    with ErrorsAs(lambda error: MicroNpuError(f"pyOCD cannot list the probes: {error}.", hint="pyocd list")):
         found = ConnectHelper.get_all_connected_probes(blocking=False)
-    except Exception as error:
-        raise MicroNpuError(f"pyOCD cannot list the probes: {error}.", hint="pyocd list") from error
     return [{"name": probe.description, "id": probe.unique_id} for probe in found]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.errors import ErrorsAs, MicroNpuError, ModelError, reason
 from micronpu.base.quiet import quiet
 from micronpu.frontend import functional, tensors
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results, set_training
@@ -184,13 +184,9 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     set_training(model, False)
     reveal_functions(model)
     tensors.resolve_negative_bits(model)
-    try:
+    what, hint = "does not take the example inputs", "example inputs of the shapes that it was exported with"
+    with ErrorsAs(lambda error: ModelError(f"The quantized module {what}: {reason(error)}.", hint=hint)):
         _specialize(model, *examples)
-    except MicroNpuError:
-        raise
-    except Exception as error:
-        what = f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}."
-        raise ModelError(what, hint="example inputs of the shapes that it was exported with") from error
 
     def constant(node: Node) -> Any:
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 
-from micronpu.base.errors import ModelError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.graphs import Graph, GraphModule, Node, calls, nodes_where
 from micronpu.frontend.program import (
@@ -72,11 +72,9 @@ def _all_nodes(program: ExportedProgram) -> list[Node]:
 
 def decomposed(program: ExportedProgram, what: str, hint: str) -> ExportedProgram:
     """Return the program with torch's decompositions; raise `ModelError` if torch cannot do it."""
-    try:
+    with ErrorsAs(lambda error: ModelError(f"torch cannot {what} in the model: {first_line(error)}.", hint=hint)):
         made: ExportedProgram = program.run_decompositions({})
-        return made
-    except Exception as error:
-        raise ModelError(f"torch cannot {what} in the model: {first_line(error)}.", hint=hint) from error
+    return made
 
 
 def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:

@@ -1,10 +1,12 @@
 """torch's graphs: their types, and their nodes by what they do.
 
-calls(module, *LINEAR)           the calls of linear layers, in the order of the graph
-nodes_where(module, is_write)    the nodes for which a function returns True
-findings(view, view.edge)        what a function returns for each node, without None
-called_modules(module, Loop)     the calls of modules of a class, each with its module
-operand(node, 1)                 an argument that is a node
+    calls(module, *LINEAR)           the calls of linear layers, in the order of the graph
+    nodes_where(module, is_write)    the nodes for which a function returns True
+    findings(view, view.edge)        what a function returns for each node, without None
+    called_modules(module, Loop)     the calls of modules of a class, each with its module
+    operand(node, 1)                 an argument that is a node
+
+Lists of nodes are made at once, so that the caller may change the graph while it goes through them.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     results: list[Node] = []
 
     def copy_nodes(source: GraphModule) -> None:
-        for node in source.graph.find_nodes(op="get_attr"):
+        for node in source.graph.nodes:
             if (value := attribute(source, node)) is not None:
                 with graph.inserting_before(first):
                     copies[node] = graph.placeholder(f"constant_{len(constants)}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from micronpu.base import timing
 from micronpu.base.arguments import check_switch, described
-from micronpu.base.errors import InternalError, OptionError, PassError, first_line, one_of
+from micronpu.base.errors import ErrorsAs, InternalError, OptionError, PassError, first_line, one_of
 from micronpu.base.extensions import PASSES, extensions, load
 from micronpu.ir.graph import Graph, Stage, verify
 from micronpu.ir.interpreter import interpret
@@ -238,16 +238,11 @@ class Pipeline:
             return changed
         before = graph.clone() if self.verify_each else None
         boundary = [t.type for t in (*graph.inputs, *graph.outputs)]
-        try:
+        with ErrorsAs(lambda error: _failed(step.name, error), PassError):  # of the user's code
             with timing.part(f"pass {step.name}"):
                 changed = step.run(graph)
             graph.remove_dead()
             verify(graph)
-        except InternalError as error:
-            raise PassError(f"The pass `{step.name}` breaks the graph: {error.what}", hint="print(graph)") from error
-        except Exception as error:  # any exception of the user's code
-            what = f"The pass `{step.name}` fails with {type(error).__name__}: {first_line(error)}."
-            raise PassError(what, hint="print(graph) at its beginning") from error
         if not isinstance(changed, bool):
             what = f"The pass `{step.name}` returns {described(changed)}, not whether it changed anything."
             raise PassError(what, hint="return True or False")
@@ -257,6 +252,13 @@ class Pipeline:
         if before is not None and changed:
             _check_same(step.name, before, graph)
         return changed
+
+
+def _failed(name: str, error: Exception) -> PassError:
+    if isinstance(error, InternalError):
+        return PassError(f"The pass `{name}` breaks the graph: {error.what}", hint="print(graph)")
+    what = f"The pass `{name}` fails with {type(error).__name__}: {first_line(error)}."
+    return PassError(what, hint="print(graph) at its beginning")
 
 
 def _check_same(name: str, before: Graph, after: Graph) -> None:

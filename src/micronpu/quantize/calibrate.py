@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from micronpu.base.arguments import check_switch, described
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, reason
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import FLOAT_PROGRAM
@@ -88,15 +88,10 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
 def run_call(number: int, step: Callable[[], object]) -> Any:
     """Return the result of a call of calibration; raise `ModelError` if the model cannot compute it."""
-    try:
+    hint = "model(*inputs) in eager mode, which fails alike: indices within their range, one dtype throughout"
+    what = f"The model cannot compute calibration item {number}"
+    with ErrorsAs(lambda error: ModelError(f"{what}: {reason(error)}.", hint=hint)):
         return step()
-    except MicroNpuError:
-        raise
-    except Exception as error:  # torch's kernels raise many kinds
-        raise ModelError(
-            f"The model cannot compute calibration item {number}: {first_line(error) or type(error).__name__}.",
-            hint="model(*inputs) in eager mode, which fails alike: indices within their range, one dtype throughout",
-        ) from error
 
 
 def of_one(sequences: Iterable[Sequence[Row]]) -> list[list[Call]]:

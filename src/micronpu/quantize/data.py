@@ -18,7 +18,7 @@ import torch
 
 from micronpu.base.arguments import described
 from micronpu.base.arrays import Array
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, first_line
 from micronpu.base.texts import plural
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
@@ -121,20 +121,18 @@ def calibration_batches(
 def in_turn(data: Iterable[object], kind: str) -> Iterator[Any]:
     """Yield the items of a user's data; raise `ModelError` if the user's code fails, or a generator does not end."""
     number = 0
-    try:
+
+    def broken(error: Exception) -> ModelError:
+        what = f"The {kind} data breaks off at item {number}: {type(error).__name__}: {first_line(error)}."
+        return ModelError(what, hint="list(...) of it, which fails alike")
+
+    with ErrorsAs(broken):
         for item in data:
             if number >= thresholds.MOST_ITEMS and not hasattr(data, "__len__"):
                 what = f"The {kind} data is a generator of more than {thresholds.MOST_ITEMS:,} items; it may not end."
                 raise ModelError(what, hint="itertools.islice(data, 1000)")
             yield item
             number += 1
-    except MicroNpuError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"The {kind} data breaks off at item {number}: {type(error).__name__}: {first_line(error)}.",
-            hint="list(...) of it, which fails alike",
-        ) from error
 
 
 def _checked(where: str, item: object, examples: Sequence[torch.Tensor], io: IntegerIO | None) -> Row:

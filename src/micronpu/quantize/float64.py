@@ -75,13 +75,7 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
             node.args, node.kwargs = tree_map(_wide_type, node.args), tree_map(_wide_type, node.kwargs)
             _widen_factory(node, node, node.target)
     wide.recompile()
-    if not is_plain(module):
-        try:
-            with torch.no_grad():
-                wide(*as_learner(wide, rows[0]))
-        except Exception:  # errors of the model itself are reported where it is run
-            return same
-    return wide
+    return wide if is_plain(module) or _runs(lambda: wide(*as_learner(wide, rows[0]))) else same
 
 
 def as_learner(made: GraphModule, row: Row) -> Row:
@@ -96,12 +90,17 @@ def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True)
     wide = in_float64(module, observes=observes)
     if is_plain(module) or not rows:
         return wide
+    with unobserved(wide):
+        return wide if _runs(lambda: float_values(float_run(wide), rows[0])) else module
+
+
+def _runs(step: Callable[[], object]) -> bool:
     try:
-        with torch.no_grad(), unobserved(wide):
-            float_values(float_run(wide), rows[0])
+        with torch.no_grad():
+            step()
     except Exception:  # errors of the model itself are reported where it is run
-        return module
-    return wide
+        return False
+    return True
 
 
 def _has_float64(module: GraphModule) -> bool:

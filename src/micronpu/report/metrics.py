@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, first_line
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -168,18 +168,14 @@ def metric_of(given: str | Function) -> Metric:
             f"The metric `{name}` takes {takes} arguments.", hint="def metric(outputs, labels), or with inputs as third"
         )
 
+    def failed(error: Exception) -> ModelError:
+        what = f"The metric `{name}` raised {type(error).__name__}: {first_line(error) or 'no message'}."
+        hint = "outputs and labels are NumPy arrays with a row for each input, and a number is returned"
+        return ModelError(what, hint=hint)
+
     def score(outputs: Array, labels: Array, inputs: tuple[Array, ...]) -> float:
-        try:
-            value = given(outputs, labels, *([inputs[0] if len(inputs) == 1 else inputs] if takes == 3 else []))
-            return float(value)
-        except MicroNpuError:
-            raise
-        except Exception as error:
-            lines = str(error).strip().splitlines() or ["no message"]
-            raise ModelError(
-                f"The metric `{name}` raised {type(error).__name__}: {lines[0].rstrip('.')}.",
-                hint="outputs and labels are NumPy arrays with a row for each input, and a number is returned",
-            ) from error
+        with ErrorsAs(failed):
+            return float(given(outputs, labels, *([inputs[0] if len(inputs) == 1 else inputs] if takes == 3 else [])))
 
     return Metric(name, score, lambda outputs, labels: None)
 

@@ -20,7 +20,7 @@ import numpy as np
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.arrays import Array
-from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.errors import ErrorsAs, MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.worker import Worker
@@ -152,12 +152,11 @@ class IsolatedProgram:
         described, sent = pack_all(inputs)
         most = _SHORT * (1 + len(outputs)) + sum(0 if v is None else v.bytes for v in outputs)
         head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent, most)
-        try:
+        other = PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it")
+        with ErrorsAs(lambda _: other, own=()):  # a process that was taken over answers anything
             if not all(map(_fits, head["outputs"], outputs)) or len(head["outputs"]) != len(outputs):
                 raise ValueError("other results than the program has")
             return unpack_all(head["outputs"], blobs, arrays)
-        except Exception as error:  # a process that was taken over answers anything
-            raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
 
     def save(self, values: bool) -> list[bytes]:
         """Return the recorded ETDump, and the recorded values if requested."""

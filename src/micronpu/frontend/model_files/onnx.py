@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.base.errors import ErrorsAs, ModelError, UnsupportedError
 from micronpu.base.texts import plural
 from micronpu.frontend.model_files import onnx_movement, onnx_norms, onnx_recurrent, onnx_resize
 from micronpu.frontend.model_files.budget import Cost, reading
@@ -45,13 +45,11 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         raise ModelError("Reading ONNX needs the package `onnx`.", hint='pip install "micronpu[onnx]"') from error
 
     model = onnx.ModelProto()
-    try:
+    with ErrorsAs(lambda _: ModelError(f"{path} is no ONNX model, or is damaged.", hint=DAMAGED)):
         model.ParseFromString(data)
         opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
         if not model.graph.node:
             raise ValueError("no nodes")
-    except Exception as error:  # the exception class depends on protobuf's version
-        raise ModelError(f"{path} is no ONNX model, or is damaged.", hint=DAMAGED) from error
     if opset < OLDEST_OPSET:
         raise ModelError(
             f"{path} is of opset {opset}; files of opset {OLDEST_OPSET} and newer are read.",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import FileError, UnsupportedError, first_line
+from micronpu.base.errors import ErrorsAs, FileError, UnsupportedError, reason
 from micronpu.base.files import read_file
 from micronpu.base.quiet import quiet
 
@@ -71,17 +71,13 @@ def recorded_trace(etdump: Path, title: str) -> str:
     from executorch.devtools import Inspector
     from executorch.devtools.inspector import TimeScale
 
-    try:
+    with ErrorsAs(lambda error: FileError(f"{etdump} is no ETDump that can be read: {reason(error)}.", hint=hint)):
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about values that were not recorded
             inspector = Inspector(
                 etdump_path=str(etdump), source_time_scale=TimeScale.NS, target_time_scale=TimeScale.US
             )
         found = [(block.name, event) for block in inspector.event_blocks for event in block.events]
-    except Exception as error:  # flatbuffers, json or ExecuTorch raise different exceptions for a damaged file
-        raise FileError(
-            f"{etdump} is no ETDump that can be read: {first_line(error) or type(error).__name__}.", hint=hint
-        ) from error
     timed = [
         (block, event, begin / 1000, duration)
         for block, event in found

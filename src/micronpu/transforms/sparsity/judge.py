@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import finished
 from micronpu.frontend.graphs import GraphModule
@@ -106,18 +106,12 @@ class Judge:
 
     def _scored(self, model: GraphModule) -> float:
         assert self._score is not None
-        try:
+        what, hint = "`score` fails on the network", "score=lambda network: accuracy(network(x), y)"
+        with ErrorsAs(lambda e: OptionError(f"{what}: {type(e).__name__}: {first_line(e)}.", hint=hint)):
             value = self._score(model)
-        except Exception as error:
-            raise OptionError(
-                f"`score` fails on the network: {type(error).__name__}: {first_line(error)}.",
-                hint="score=lambda network: accuracy(network(x), y)",
-            ) from error
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-            raise OptionError(
-                f"`score` gives {value!r} for the network; it is a function of a network that gives a number.",
-                hint="score=lambda network: accuracy(network(x), y)",
-            )
+            what = f"`score` gives {value!r} for the network; it is a function of a network that gives a number."
+            raise OptionError(what, hint=hint)
         return float(value)
 
 
