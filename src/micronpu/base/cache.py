@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from micronpu.base.callers import warn
 from micronpu.base.files import READ, read_regular
@@ -150,7 +150,7 @@ class Cache:
             return Entry(self, None, "")
         digest = hashlib.sha256()
         try:
-            _feed(digest, (kind, code(), tuple(installed(tool) for tool in tools), inputs))
+            _feed(digest.update, (kind, code(), tuple(installed(tool) for tool in tools), inputs))
         except _NoKeyError:
             return Entry(self, None, "")
         return Entry(self, folder, digest.hexdigest())
@@ -353,51 +353,55 @@ class _NoKeyError(Exception):
     """A value has no unambiguous serialization."""
 
 
-def _feed(digest: hashlib._Hash, value: Any) -> None:
+Update: TypeAlias = Callable[[bytes | memoryview], object]
+"""Takes bytes of what is hashed."""
+
+
+def _feed(update: Update, value: Any) -> None:
     """Add a value to a hash; different values give different hashes."""
     if value is None or isinstance(value, (bool, Enum)):
-        _add(digest, f"{type(value).__qualname__}.{value!r}" if not isinstance(value, Enum) else _named(value), b"")
+        _add(update, f"{type(value).__qualname__}.{value!r}" if not isinstance(value, Enum) else _named(value), b"")
     elif isinstance(value, (int, float, str)):
-        _add(digest, type(value).__name__, (value.hex() if isinstance(value, float) else str(value)).encode())
+        _add(update, type(value).__name__, (value.hex() if isinstance(value, float) else str(value)).encode())
     elif isinstance(value, (bytes, memoryview, bytearray)):
-        _add(digest, "bytes", bytes(value))
+        _add(update, "bytes", bytes(value))
     elif isinstance(value, (tuple, list)):
-        _feed_items(digest, value)
+        _feed_items(update, value)
     elif isinstance(value, (set, frozenset)):
-        _feed(digest, ("set", *sorted(value, key=repr)))
+        _feed(update, ("set", *sorted(value, key=repr)))
     elif isinstance(value, Mapping):
-        _feed(digest, ("mapping", *((key, value[key]) for key in value)))
+        _feed(update, ("mapping", *((key, value[key]) for key in value)))
     elif is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
-        _add(digest, f"{kind.__module__}.{kind.__qualname__}", b"")
+        _add(update, f"{kind.__module__}.{kind.__qualname__}", b"")
         for field in fields(value):
-            _feed(digest, getattr(value, field.name))
+            _feed(update, getattr(value, field.name))
     elif hasattr(value, "dtype") and hasattr(value, "tobytes") and value.dtype.kind in "biuf":  # NumPy's
         as_it_lies = value.flags.c_contiguous and value.size  # without a copy
         data = value.reshape(-1).view("u1") if as_it_lies else value.tobytes()
-        _add(digest, f"{value.dtype.str}{value.shape}", data)
+        _add(update, f"{value.dtype.str}{value.shape}", data)
     else:
         raise _NoKeyError
 
 
-def _feed_items(digest: hashlib._Hash, value: Sequence[Any]) -> None:
+def _feed_items(update: Update, value: Sequence[Any]) -> None:
     """Add a tuple or list to a hash; a list of numbers is added at once."""
     kinds = set(map(type, value))
-    _add(digest, f"{type(value).__name__} of {len(value)}", b"")
+    _add(update, f"{type(value).__name__} of {len(value)}", b"")
     if kinds == {float}:
-        _add(digest, "floats", array("d", value).tobytes())
+        _add(update, "floats", array("d", value).tobytes())
     elif kinds == {int} and max(value) < 2**63 and min(value) >= -(2**63):
-        _add(digest, "ints", array("q", value).tobytes())
+        _add(update, "ints", array("q", value).tobytes())
     else:
         for item in value:
-            _feed(digest, item)
+            _feed(update, item)
 
 
 def in_short(value: object) -> Any:
     """Return the hash of a value that is an input of many entries; the value itself if it has none."""
     digest = hashlib.sha256()
     try:
-        _feed(digest, value)
+        _feed(digest.update, value)
     except _NoKeyError:
         return value
     return digest.digest()
@@ -407,7 +411,7 @@ def _named(value: Enum) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}.{value.name}"
 
 
-def _add(digest: hashlib._Hash, kind: str, data: bytes | memoryview) -> None:
+def _add(update: Update, kind: str, data: bytes | memoryview) -> None:
     text = kind.encode()
-    digest.update(len(text).to_bytes(4, "little") + text + len(data).to_bytes(8, "little"))
-    digest.update(data)
+    update(len(text).to_bytes(4, "little") + text + len(data).to_bytes(8, "little"))
+    update(data)
