@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -199,7 +198,7 @@ def evaluate(
     return _judged(results, array, chosen, inputs, judged, notes, called)
 
 
-def _cut(data: object, examples: tuple[torch.Tensor, ...]) -> Any:
+def _cut(data: object, examples: tuple[torch.Tensor, ...]) -> object:
     """Split an array into batches for a program with a fixed batch size."""
     size = examples[0].shape[0] if len(examples) == 1 and examples[0].dim() else 1
     if size < 2 or not isinstance(data, np.ndarray | torch.Tensor) or data.ndim != examples[0].dim():
@@ -360,10 +359,10 @@ def _labels(labels: object, rows: int, metric: Metric, outputs: Array, names: tu
 # ---------------------------------------------------------------- the programs
 
 
-def checked_module(model: object) -> Callable[..., Any]:
+def checked_module(model: object) -> Callable[..., object]:
     """Return the float model as a function."""
     if isinstance(model, ExportedProgram):
-        module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
+        module: Callable[..., object] = without_taken_names(model).module(check_guards=False)
         return module
     if not isinstance(model := of_bound_method(model), nn.Module):
         what = f"The model is a {type(model).__name__}."

@@ -47,13 +47,13 @@ class NumericGap(NumericalComparatorBase):
         self.measure = measure
         self._steps: dict[int, float] = {}
 
-    def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, object]:
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         assert self.inspector is not None
         _check_recorded(value for _, value in mapping.values())
         graph = reference_graph(self.inspector)
         written, edges, images = self._written(), _edges(graph), _images(graph)
-        found: dict[Any, Any] = {}
+        found: dict[Any, object] = {}
         for (handles, wanted), (own, value) in mapping.items():
             if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
                 continue

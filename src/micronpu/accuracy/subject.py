@@ -163,7 +163,7 @@ class SideBySide:
         for signal, error in noise(float_leaves(total[self.converted.graph.output_node()]), outputs):
             self.signal, self.noise = self.signal + signal, self.noise + error
 
-        def behind(node: Node, value: Any, own: Mapping[Node, Any]) -> Any:
+        def behind(node: Node, value: Any, own: Mapping[Node, Any]) -> object:
             if (layer := self._by_quantize.get(node)) is None:
                 return value
             # The layer's result for rounded float operands; its readers get the rounded float result.
@@ -190,7 +190,7 @@ class SideBySide:
 
     def _with_weights(self, layer: LayerErrors, exact: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""
-        values: dict[Node, Any] = {}
+        values: dict[Node, object] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
         result: torch.Tensor = self._steps[layer.first](values)
@@ -269,7 +269,7 @@ class Sequences:
         """Indices of the calls that start a sequence."""
         return frozenset(int(n) for n in np.cumsum((0, *self.lengths[:-1])))
 
-    def judged(self, labels: object) -> tuple[Any, Array | None, str]:
+    def judged(self, labels: object) -> tuple[object, Array | None, str]:
         """Return labels of the evaluated calls, the indices of these calls (None for all), and a note.
 
         With one label per call, all calls are evaluated; with one per sequence, its last call.

@@ -397,7 +397,7 @@ def _feed_items(update: Update, value: Sequence[Any]) -> None:
             _feed(update, item)
 
 
-def in_short(value: object) -> Any:
+def in_short(value: object) -> object:
     """Return the hash of a value that is an input of many entries; the value itself if it has none."""
     digest = hashlib.sha256()
     try:

@@ -88,7 +88,7 @@ def _project() -> dict[str, Any]:
 
     file = Path(__file__).resolve().parents[3] / "pyproject.toml"
     try:
-        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        found: dict[str, object] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         return {}
     return found if found.get("name") == _PACKAGE else {}

@@ -19,7 +19,7 @@ _importing = threading.RLock()
 
 def lazily(
     module: str, file: str, moved: Mapping[str, str] | None = None
-) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
+) -> tuple[list[str], Callable[[], list[str]], Callable[[str], object]]:
     """Return `__all__`, `__dir__` and `__getattr__` of a module whose stub lists its names and where they are defined.
 
     Args:

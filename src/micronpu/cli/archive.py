@@ -116,7 +116,7 @@ def _check(reader: Any, size: int) -> None:
     check_fields(schema.ExportedProgram, _json(reader, model))
 
 
-def _json(reader: Any, name: str) -> Any:
+def _json(reader: Any, name: str) -> object:
     return json.loads(reader.read_bytes(name).decode())  # as the loader decodes it
 
 
@@ -235,7 +235,7 @@ def _record(kind: Any, value: object, owner: str, field: str) -> None:
 
 
 @functools.cache
-def _hints(kind: object) -> dict[str, Any]:
+def _hints(kind: object) -> dict[str, object]:
     from micronpu.upstream.torch import form_of_programs
 
     return typing.get_type_hints(kind, localns=vars(form_of_programs()))
@@ -317,7 +317,7 @@ def _inputs(text: str) -> None:
             _identifier(str(name))
 
 
-def _spec(text: str) -> Any:
+def _spec(text: str) -> object:
     """Check the structure of inputs or outputs: tuples, lists and dictionaries; other types would import a module."""
     if not text:
         return None
@@ -342,7 +342,7 @@ def _spec(text: str) -> Any:
     return parts[1]
 
 
-def _keys(spec: dict[str, Any]) -> list[Any]:
+def _keys(spec: dict[str, Any]) -> list[object]:
     """Return the keys of a dictionary among the inputs or outputs; other containers have none."""
     context = spec.get("context")
     found = json.loads(context) if isinstance(context, str) else context

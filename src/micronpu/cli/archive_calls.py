@@ -141,7 +141,7 @@ def check_calls(program: ExportedProgram) -> None:
         _Sizes().results(program.graph_module, list(_inputs(program)))
 
 
-def _inputs(program: ExportedProgram) -> Iterator[Any]:
+def _inputs(program: ExportedProgram) -> Iterator[object]:
     """Yield the program's inputs without data: the tensors that the file holds, and its example inputs."""
     import torch
     from torch.export.graph_signature import InputKind
@@ -155,7 +155,7 @@ def _inputs(program: ExportedProgram) -> Iterator[Any]:
         yield without_data(value)
 
 
-def without_data(value: object) -> Any:
+def without_data(value: object) -> object:
     """Return a new tensor with the same shape, strides and dtype; any other value unchanged."""
     import torch
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -435,7 +435,7 @@ def image(
         source=str(program),
     )
     write_file(output, made.data)
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "image": str(output),
         "bytes": len(made.data),
         "program_bytes": made.program_bytes,

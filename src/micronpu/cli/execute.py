@@ -69,12 +69,12 @@ class RunResult:
         """Return all values for JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
         import numpy as np
 
-        def encoded(value: object) -> Any:
+        def encoded(value: object) -> object:
             if isinstance(value, list):
                 return [encoded(inner) for inner in value]
             return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-        outputs: list[dict[str, Any]] = []
+        outputs: list[dict[str, object]] = []
         for result in self.results:
             if isinstance(result, np.ndarray):
                 described = {"dtype": result.dtype.name, "shape": list(result.shape)}
@@ -179,7 +179,7 @@ def run_program(
     return RunResult(tuple(results), tuple(notes), tuple(wrote), program.output_names)
 
 
-def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path, *, values: bool) -> list[Any]:
+def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path, *, values: bool) -> list[object]:
     """Run once with an ETDump, of times alone or of values too; return the outputs as arrays."""
     import torch
 
@@ -191,7 +191,7 @@ def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: 
     return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
 
 
-def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[Any]:
+def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[object]:
     """Run once and write its times; return the outputs as arrays."""
     from micronpu.report.views.chrome import recorded_trace
 
@@ -263,7 +263,7 @@ def _check_single(arrays: Sequence[tuple[str, Array]], inputs: Sequence[TensorSi
         raise ModelError(f"The array {name} holds {len(array)} samples, and the program takes one.", hint="--rows")
 
 
-def _run_rows(program: ArrayProgram, arrays: Sequence[Array], callback: ProgressCallback) -> list[Any]:
+def _run_rows(program: ArrayProgram, arrays: Sequence[Array], callback: ProgressCallback) -> list[object]:
     """Run once per row; join arrays along their first axis, and return other outputs as a list."""
     import numpy as np
 

@@ -251,7 +251,7 @@ def load_with(
     return load_model(text, verify_import)
 
 
-def _pair(result: object, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def _pair(result: object, what: str) -> tuple[object, tuple[torch.Tensor, ...]]:
     import torch
 
     from micronpu.frontend.export import called_by_name
@@ -367,7 +367,7 @@ def load_calibration(text: str | None, model: Model) -> CalibrationInputs:
     return CalibrationInputs(text, lambda: _items(arrays, text, model), name=text)
 
 
-def _no_calibration(model: Model) -> Any:
+def _no_calibration(model: Model) -> object:
     file = model.file
     if model.is_quantized:
         raise ModelError(

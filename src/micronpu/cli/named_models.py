@@ -79,7 +79,7 @@ def _imported(library: str) -> None:
         importlib.import_module(library)
 
 
-def _torchvision(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
+def _torchvision(name: str, trained: bool) -> tuple[object, Sequence[int]]:
     models = importlib.import_module("torchvision.models")
     weights = models.get_model_weights(name).DEFAULT if trained else None
     model = models.get_model_builder(name)
@@ -93,7 +93,7 @@ def _timm_names() -> Sequence[str]:
     return [*timm.list_models(), *timm.list_models(pretrained=True)]
 
 
-def _timm(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
+def _timm(name: str, trained: bool) -> tuple[object, Sequence[int]]:
     model = importlib.import_module("timm").create_model(name, pretrained=trained)
     return model, getattr(model, "default_cfg", {}).get("input_size", _SIZE)
 

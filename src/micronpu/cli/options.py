@@ -297,7 +297,7 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _value(field: Field[Any], given: object) -> Any:
+def _value(field: Field[Any], given: object) -> object:
     if isinstance(given, bool):
         return not field.default  # a flag is only ever given to change the default
     if not isinstance(given, list):

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from micronpu.base import timing
 from micronpu.base.errors import FileError, ModelError, OptionError, first_line
@@ -102,7 +102,7 @@ def _size(examples: Sequence[torch.Tensor]) -> tuple[int, int, int]:
     return shape[1], shape[2], shape[3]
 
 
-def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
+def _pixels(file: Path, channels: int, height: int, width: int) -> object:
     """Return the pixels, uint8 [height, width, channels]."""
     try:
         from PIL import Image, ImageOps
@@ -228,7 +228,7 @@ def _is_python(text: str) -> bool:
     return not is_named(text) and _parts(text)[0].endswith(_PYTHON)
 
 
-def load_labels(text: str | None) -> Any:
+def load_labels(text: str | None) -> object:
     """Return the one array that ``text`` names; None for None."""
     from micronpu.cli.files import load_arrays
 
@@ -243,7 +243,7 @@ def load_labels(text: str | None) -> Any:
     return next(iter(arrays.values()))
 
 
-def load_metric(text: str | None) -> str | Callable[..., Any] | None:
+def load_metric(text: str | None) -> str | Callable[..., object] | None:
     """Return the name of a metric, or the function that ``file.py:function`` names; None for None."""
     from micronpu.cli.files import UserFile
 
@@ -253,5 +253,5 @@ def load_metric(text: str | None) -> str | Callable[..., Any] | None:
     file = UserFile(Path(path))
     if not file.has(name):
         raise ModelError(f"{file.path} has no function {name!r}.", hint="def metric(outputs, labels): return number")
-    function: Callable[..., Any] = getattr(file.module, name)
+    function: Callable[..., object] = getattr(file.module, name)
     return function

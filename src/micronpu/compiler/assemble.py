@@ -265,7 +265,7 @@ def _io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tupl
     view = ProgramView(module)
     results: list[Node] = []
     map_arg(module.graph.output_node().args, results.append)
-    known: tuple[Sequence[Any], Sequence[Any]] = (
+    known: tuple[Sequence[object], Sequence[object]] = (
         (integer_io.inputs, integer_io.outputs) if integer_io is not None else ((), ())
     )
 

@@ -54,7 +54,7 @@ class CompileRequest:
     def values_by_name(self) -> dict[str, str]:
         """Return all arguments, including defaults, value as JSON by name."""
         target = find_target(self.target)
-        found: dict[str, Any] = {"target": self.target}
+        found: dict[str, object] = {"target": self.target}
         if target.chip is not None and target.chip.file:
             found["target"] = os.path.basename(self.target)
             found["chip file"] = hashlib.sha256(read_file(target.chip.file)).hexdigest()
@@ -158,7 +158,7 @@ def _named(group: str, values: Mapping[str, object]) -> dict[str, Any]:
     return {f"{group}.{name}": value for name, value in values.items()}
 
 
-def _code(value: object) -> Any:
+def _code(value: object) -> object:
     """Convert values for JSON: data classes to their fields, paths to text, Python objects to name and settings."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -167,7 +167,7 @@ def _code(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, (type, Pipeline)):
         return {f.name: getattr(value, f.name) for f in fields(value)}
     named = value if hasattr(value, "__qualname__") else type(value)
-    values_by_name: dict[str, Any] = {_CODE: f"{named.__module__}.{named.__qualname__}"}
+    values_by_name: dict[str, object] = {_CODE: f"{named.__module__}.{named.__qualname__}"}
     if isinstance(value, StaticQuantizer):
         values_by_name |= {"settings": value.settings, "disabled_rewrites": sorted(value.disabled_rewrites)}
     if isinstance(value, Pipeline):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -76,11 +75,13 @@ def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedPr
     return exported
 
 
-def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int, Any], dict[int, Any], dict[int, int]]:
+def _maps(
+    plan: Plan, partitions: Sequence[CompiledPartition]
+) -> tuple[dict[int, object], dict[int, object], dict[int, int]]:
     """Return debug handles, identifiers of NPU operations and numbers of outputs, by the number of the instruction."""
     by_payload = {part.payload: part for part in partitions}
-    handles: dict[int, Any] = {}
-    delegates: dict[int, Any] = {}
+    handles: dict[int, object] = {}
+    delegates: dict[int, object] = {}
     outputs: dict[int, int] = {}
     for number, call in enumerate(plan.calls):
         part = by_payload.get(plan.delegates[call.delegate].payload) if call.kind == "DelegateCall" else None

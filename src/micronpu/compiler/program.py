@@ -75,7 +75,7 @@ class FinishedMethod:
         """False if it was pickled."""
         return "quantized" in vars(self)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FinishedMethod:
@@ -198,7 +198,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
             raise OptionError(f"The program has no method {method!r}.", hint=f"method= one of {names}")
         return known[method]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_host"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -289,7 +289,7 @@ def check_methods(methods: Mapping[Any, object]) -> None:
             raise ModelError(what, hint=_EXAMPLE)
 
 
-def opened_methods(methods: Methods, calibration: Any, verify_import: bool = True) -> tuple[Modules, Any]:
+def opened_methods(methods: Methods, calibration: Any, verify_import: bool = True) -> tuple[Modules, object]:
     """Return methods as modules, and their calibration data, with inputs in order.
 
     Args:
@@ -346,7 +346,7 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(f"Method `{name}`: {error.what}", hint=error.hint) from error
 
 
-def of_bound_method(model: object) -> Any:
+def of_bound_method(model: object) -> object:
     """Return the module whose forward is a bound method; anything else unchanged."""
     # It is the user's module with another forward: its parameters, and the names of its buffers.
     if not inspect.ismethod(model) or not isinstance(model.__self__, nn.Module):

@@ -138,7 +138,7 @@ def to_bytes(program: Program) -> bytes:
     """Return the bytes of the `.pte`."""
     constants, starts = _joined([b"", *program.constants], ALIGNMENT)  # number 0 is unused
     segments = [constants]
-    content: dict[str, Any] = {
+    content: dict[str, object] = {
         "version": 0,
         "execution_plan": [_method(method) for method in program.methods],
         "constant_buffer": [],

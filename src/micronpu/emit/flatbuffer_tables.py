@@ -174,7 +174,7 @@ def _fields(schema: Schema, table: str, content: Mapping[str, Any]) -> Fields:
     return found
 
 
-def _value(schema: Schema, field: Field, value: Any) -> Any:
+def _value(schema: Schema, field: Field, value: Any) -> object:
     if isinstance(value, bytes):
         return Vector("bytes", value, field.alignment)
     if field.is_number:

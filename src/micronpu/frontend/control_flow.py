@@ -266,7 +266,7 @@ def _is_plain(node: Node, *graphs: GraphModule) -> bool:
 def called(module: GraphModule, overload: str, arguments: tuple[object, ...], value: object) -> Node:
     """Append an operator with the source line of its first operand, and return it."""
     made = calls_into(module.graph)(overload, *arguments)
-    meta: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
+    meta: Mapping[str, object] = next((a.meta for a in arguments if isinstance(a, Node)), {})
     made.meta.update({key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta})
     made.meta["val"] = value
     return made
@@ -324,7 +324,7 @@ class _Constants:
         is_plain = node.op == "call_function" and not flow_name(node)
         return _known_step(self._module, node) if is_plain else lambda _: _UNKNOWN
 
-    def _attribute(self, node: Node) -> Any:
+    def _attribute(self, node: Node) -> object:
         """Return a small tensor that is neither written nor trained."""
         found = read(self._module, node)
         is_changed = str(node.target) in self._written or any(

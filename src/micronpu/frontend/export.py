@@ -35,7 +35,7 @@ from micronpu.upstream.session import random_kept
 from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_leaves, tree_map
 
 
-def called_by_name(model: object, examples: Mapping[str, object]) -> tuple[nn.Module, tuple[Any, ...]]:
+def called_by_name(model: object, examples: Mapping[str, object]) -> tuple[nn.Module, tuple[object, ...]]:
     """Return a module that takes the same inputs in order, and these inputs."""
     if not isinstance(model, nn.Module):
         what = f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order."
@@ -85,7 +85,7 @@ def with_forward(model: nn.Module, forward: Callable[..., object]) -> nn.Module:
     return owner
 
 
-def rows_in_order(data: Any, names: Iterable[str]) -> Any:
+def rows_in_order(data: Any, names: Iterable[str]) -> object:
     """Return calibration data with inputs by name in the order of the inputs, other data unchanged; check all names."""
     names = tuple(names)
 
@@ -337,7 +337,7 @@ def as_exported(model: nn.Module) -> Iterator[list[str]]:
             hook.remove()
 
 
-def _attributes_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
+def _attributes_of(model: nn.Module) -> list[tuple[str, object, object]]:
     parts = [of for of in reached(list(model.named_modules())) if type(of[1]).__module__.split(".")[0] != "torch"]
     every = [(path, part if isinstance(part, (list, dict)) else getattr(part, "__dict__", {})) for path, part in parts]
     return [(path, held, held.copy()) for path, held in every]

@@ -207,7 +207,7 @@ def _specialize(model: GraphModule, *inputs: torch.Tensor) -> None:
     """Run a module on fake inputs; record shapes, and sizes that are now numbers."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def recorded(n: Node, result: object, _: object) -> Any:
+    def recorded(n: Node, result: object, _: object) -> object:
         if n.op == "get_attr" and isinstance(result, torch.Tensor):
             result = mode.from_tensor(result)
         if isinstance(result, int) and not isinstance(result, bool):

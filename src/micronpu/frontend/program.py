@@ -253,7 +253,7 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_and_defaults(overload: OpOverload) -> tuple[tuple[str, ...], dict[str, Any], dict[str, list[Any]]]:
+def _names_and_defaults(overload: OpOverload) -> tuple[tuple[str, ...], dict[str, object], dict[str, list[object]]]:
     """Return the names of an operator's arguments, their defaults, and those of these that are lists, to be copied."""
     schema = schema_of(overload).arguments
     defaults = {a.name: a.default_value for a in schema if a.has_default_value()}

@@ -20,7 +20,7 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from micronpu.upstream.torch import FakeTensor, schema_of, tree_map
 
 Values: TypeAlias = dict[Node, Any]
 Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
+Value = TypeVar("Value")
 Hook: TypeAlias = Callable[[Node, Any, Mapping[Node, Any]], Any]
 """Gets a node, its value, and the values of its operands; returns the value that is read instead."""
 _NOTHING: Mapping[Node, Any] = MappingProxyType({})
@@ -90,7 +91,7 @@ def truncated_quotient(x: Any, divisor: Any, rounding_mode: str = "trunc") -> to
     return torch.where(negates, -quotient, quotient)
 
 
-def _attribute(module: GraphModule, node: Node, _: Mapping[Node, object]) -> Any:
+def _attribute(module: GraphModule, node: Node, _: Mapping[Node, object]) -> object:
     return read(module, node)
 
 
@@ -99,11 +100,11 @@ def _called(function: Callable[..., Any], args: Any, kwargs: Any, values: Mappin
     return function(*given, **map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
 
 
-def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> object:
     return function(first.clone() if isinstance(first, torch.Tensor) else first, *args, **kwargs)
 
 
-def _same(value: object) -> Any:
+def _same(value: Value) -> Value:
     return value
 
 
@@ -195,7 +196,7 @@ def evaluate(module: GraphModule, value: Any) -> Any:
     return map_arg(value, values.__getitem__)
 
 
-def _detached(node: Node, value: object, _: Mapping[Node, object]) -> Any:
+def _detached(node: Node, value: Value, _: Mapping[Node, object]) -> Value | torch.Tensor:
     return value.detach() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
 
 

@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 def copied(value: Value) -> Value:
     """Return a deep copy of a module, or of what contains modules; a tensor with a history of gradients is detached."""
     # torch copies no such tensor: states of a module that was called with gradients, weights that a hook computes.
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     with quiet():  # torch warns about its own copying
         for _, part in reached([("", value)]):
             if isinstance(part, torch.Tensor) and not part.is_leaf:
@@ -45,7 +45,7 @@ def copied(value: Value) -> Value:
         return copy.deepcopy(value, memo)
 
 
-def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def reached(waiting: list[tuple[str, Any]]) -> Iterator[tuple[str, object]]:
     """Yield values with their paths, then what lists, dictionaries and objects among them hold, each value once."""
     known = set[int]()
     for path, part in waiting:
@@ -420,7 +420,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
     mine = {holders[s.node] for s in states.values}
     first = next(n for n in graph.nodes if n.op != "placeholder")
 
-    def safe(node: object) -> Any:
+    def safe(node: object) -> object:
         if not isinstance(node, Node) or not _is_read_from(node, mine):
             return node
         with graph.inserting_before(output):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
@@ -81,7 +81,7 @@ class Lowering:
         raise NotImplementedError
 
 
-Float = Any
+Float: TypeAlias = Any
 """A value of the float program: a number, or a node that operators pass on without reading it."""
 
 

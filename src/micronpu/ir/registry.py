@@ -20,6 +20,7 @@ from micronpu.ir.lowering import LOWERINGS, Kind, Lowering, add_lowering, states
 from micronpu.ir.op import Op, QuantizationRule
 
 OpClass = TypeVar("OpClass", bound=type[Op])
+Marked = TypeVar("Marked")
 BuildFunction = Callable[[AtenNode], Tensor]
 
 
@@ -111,7 +112,7 @@ def from_aten(
     moves_only: bool = False,
     facts: Facts | None = None,
     **arguments: str,
-) -> Callable[[Any], Any]:
+) -> Callable[[Marked], Marked]:
     """Mark a class method ``build(cls, node)``, or a class whose base has one, as the importer of ATen overloads.
 
     Args:
@@ -119,7 +120,7 @@ def from_aten(
         arguments: operand name = schema argument name, if they differ (``x="self"`` is the default).
     """
 
-    def mark(method: object) -> Any:
+    def mark(method: Marked) -> Marked:
         function = getattr(method, "__func__", method)
         names = tuple(({"x": "self"} | arguments).items())
         pending = vars(function).get("_aten_imports", [])

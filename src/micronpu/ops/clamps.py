@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.facts import POSITIVE, Facts, Given, Interval, IntervalOf
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import NewValues, Value, own_qparams, shares_qparams
-from micronpu.ir.registry import from_aten, operator
+from micronpu.ir.registry import Marked, from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.elementwise import Elementwise
@@ -53,7 +53,7 @@ def _clamped(given: Given, of: IntervalOf) -> Interval:
 _ENDS = {"tail": "the solver reads the ends of clamps themselves"}
 
 
-def _clamps(*names: str, facts: Facts) -> Callable[[Any], Any]:
+def _clamps(*names: str, facts: Facts) -> Callable[[Marked], Marked]:
     """Mark a method as the importer of clamps, in place and not."""
     return from_aten(
         *(f"{name}{place}.default" for name in names for place in ("", "_")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ class _Convolution(Rescaling):
         """Yield row, column and inputs [N, OH, OW, C] minus the zero point for every kernel position."""
         return window_elements(x.centered, y, self.kernel(weight), self.stride, self.padding, self.dilation)
 
-    def litert_fields(self, emit: LiteRtEmitter) -> dict[str, Any]:
+    def litert_fields(self, emit: LiteRtEmitter) -> dict[str, object]:
         x, weight = emit.input_type(0), emit.input_type(1)
         padding = litert_padding(x.shape[1:3], self.kernel(weight), self.stride, self.padding, self.dilation)
         return {

@@ -49,7 +49,7 @@ FIRST_MATRIX = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self"
 """The first operand of a product of matrices, by operator."""
 
 
-def matrices_of(overload: str, given: Given) -> list[Any]:
+def matrices_of(overload: str, given: Given) -> list[object]:
     """Return the weights [O, K] with whose columns an operator multiplies the last axis of its first operand."""
     if overload in (*LINEAR, *CELLS):
         return [given["weight" if overload in LINEAR else "w_ih"]]
@@ -75,7 +75,7 @@ def is_transposed(overload: str, given: Given) -> bool | None:
     return None
 
 
-def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[Any, float, float] | None:
+def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[object, float, float] | None:
     """Return (x, factor, addend) of a result that is ``factor * x + addend``.
 
     Args:
@@ -108,7 +108,7 @@ def is_sum(overload: str, given: Given) -> bool:
     return form_of(overload, given) is Form.SUM
 
 
-def addends_of(overload: str, given: Given) -> tuple[Any, ...]:
+def addends_of(overload: str, given: Given) -> tuple[object, ...]:
     """Return the operands that are added to others, up to a factor, in a result of their shape."""
     if overload == "add.Tensor":
         return given["self"], given["other"]
@@ -132,7 +132,7 @@ def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any
     return [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None], given["values"]
 
 
-def counts_from(overload: str, given: Given) -> Any:
+def counts_from(overload: str, given: Given) -> object:
     """Return the first number of a result that counts up; None of any other operator."""
     return given.get("start", 0) if name_of(overload) == "arange" else None
 

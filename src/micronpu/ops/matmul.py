@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -209,7 +209,7 @@ def _matrix_product(write: Writer) -> Float:
     if name == "linear":
         return _computed_weights(write)
     x = given.get("batch1", given.get("mat1", given["self"]))
-    z: Any = given.get("batch2", given.get("mat2", given.get("other")))
+    z: object = given.get("batch2", given.get("mat2", given.get("other")))
     alpha, beta = float(given.get("alpha", 1)), float(given.get("beta", 1))
     weight, bias = write.known(z), None
     if "mm" in name and name != "mm":

@@ -316,7 +316,7 @@ def under_shape(write: Writer, x: Float, shape: Sequence[int]) -> Float:
 COPIES = tuple(f"{n}.default" for n in ("lift_fresh_copy", "clone", "contiguous", "detach", "detach_", "alias"))
 
 
-def behind_copies(write: Writer, x: object) -> Any:
+def behind_copies(write: Writer, x: Float) -> Float:
     """The value before copies, which `torch.tensor([..])` in a model creates."""
     while (copied := write.call(x)) is not None and copied.overload in COPIES:
         x = copied.given["self"]

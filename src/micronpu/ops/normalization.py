@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ SMALLEST_ROW = 1.0 / 16
 
 
 @decomposes(*BATCH_NORMS, early=True, facts=Facts(affine_in=("input",)))
-def _fold_batch_norms(write: Writer) -> Any:
+def _fold_batch_norms(write: Writer) -> Float | None:
     """batch_norm(conv(x, w, b)) -> conv(x, w', b'); after anything else a depthwise 1x1 convolution
 
     Uses the statistics of evaluation mode. The folded weights are new constants: weights that another layer reads are

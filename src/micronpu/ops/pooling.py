@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -200,7 +200,7 @@ class _Pool(Op):
         window = window_elements(x, y, self.kernel, self.stride, self.padding, fill=fill)
         return (elements for _, _, elements in window)
 
-    def litert_fields(self, emit: LiteRtEmitter) -> dict[str, Any]:
+    def litert_fields(self, emit: LiteRtEmitter) -> dict[str, object]:
         padding = litert_padding(emit.input_type(0).shape[1:3], self.kernel, self.stride, self.padding)
         return {
             "padding": emit.padding(padding, self.padding),

@@ -458,7 +458,7 @@ def _between(write: Writer) -> Float:
 def _outer(write: Writer) -> Float:
     """outer(x, z) -> x [N, 1] * z [1, M]"""
     given = write.given
-    second: Any = given["vec2"]
+    second: object = given["vec2"]
     return write("mul.Tensor", write("unsqueeze.default", given["self"], 1), write("unsqueeze.default", second, 0))
 
 

@@ -52,7 +52,7 @@ class _Resize(Op):
             raise InternalError(f"{self} aligns corners and borders at once.")
         return x.with_shape((x.shape[0], *self.size, x.channels))
 
-    def litert_fields(self) -> dict[str, Any]:
+    def litert_fields(self) -> dict[str, object]:
         return {"alignCorners": self.align_corners, "halfPixelCenters": self.half_pixel_centers}
 
 

@@ -179,7 +179,7 @@ def _slice_of_parts(write: Writer) -> Float:
 
 def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
     """The elements from ``begin`` up to ``end`` along an axis, from the tensors concatenated to x; else None."""
-    between: list[tuple[str, list[Any]]] = []
+    between: list[tuple[str, list[object]]] = []
     while (made := write.call(x)) is not None:
         given, rank = made.given, len(write.shape(x))
         joins = made.overload in (*CONCATENATIONS, "stack.default") and int(given["dim"]) % rank == axis

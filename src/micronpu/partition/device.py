@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from micronpu.base.errors import FileError, InternalError, UnsupportedError
 from micronpu.base.files import write_file
@@ -124,7 +124,7 @@ class CompiledPartition:
 
     def as_litert(
         self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
-    ) -> tuple[Any, tuple[str, bytes]]:
+    ) -> tuple[object, tuple[str, bytes]]:
         """Return the payload as a LiteRT model with one such operator, in LiteRT's object form, and metadata of the
         model.
         """

@@ -298,7 +298,7 @@ class DevicePartitioner(Partitioner):
         self._kept: set[OpOverload] = set()
         self._not_kept: dict[str, None] = {}
 
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[object], object]:
         """Return the operators to preserve: exactly those of the nodes that the same rules would delegate.
 
         Once the program has edge operators none is requested: ExecuTorch would fail on a preserved operator that later
@@ -476,7 +476,7 @@ class ByCompileSpec:
     ) -> dict[str, list[PreprocessResult]]:
         """Return the payloads of all partitions of all methods; each backend is called once."""
         owners = {m: [cls._owner(specs) for specs in given] for m, given in compile_specs.items()}
-        results: dict[str, list[Any]] = {m: [None] * len(given) for m, given in compile_specs.items()}
+        results: dict[str, list[object]] = {m: [None] * len(given) for m, given in compile_specs.items()}
         for owner in dict.fromkeys(o for given in owners.values() for o in given):
             places = {m: [i for i, o in enumerate(given) if o is owner] for m, given in owners.items()}
             programs = {m: [edge_programs[m][i] for i in at] for m, at in places.items()}

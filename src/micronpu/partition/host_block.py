@@ -156,7 +156,7 @@ def _empty(shape: Sequence[int], dtype: torch.dtype, layout: Any) -> torch.Tenso
     return torch.empty(shape, dtype=dtype).to(memory_format=layout)
 
 
-def _key(value: object) -> Any:
+def _key(value: object) -> object:
     """Return what decides shape, strides and dtype of a result, of an operand or a collection of operands."""
     value = value.meta if isinstance(value, Tensor) else value
     if isinstance(value, torch.Tensor):
@@ -177,7 +177,7 @@ def missing_variant(name: str, node: Node) -> UnsupportedError:
 
 def _walked(
     graph: Graph, inputs: Iterable[object], attribute: Callable[[str], object], call: Callable[[Node, Any, Any], object]
-) -> Any:
+) -> object:
     """Return the outputs of a graph, where ``call`` gives the value of a call from its operands."""
     own: dict[Any, Any] = {}
     given = iter(inputs)
@@ -212,7 +212,7 @@ class _Builder:
 
         return _walked(module.graph, inputs, lambda path: self._attribute(module, path, states), call)
 
-    def _attribute(self, module: GraphModule, path: str, states: Collection[str]) -> Any:
+    def _attribute(self, module: GraphModule, path: str, states: Collection[str]) -> object:
         home, _, name = path.rpartition(".")
         value = getattr(module.get_submodule(home), name)
         if not isinstance(value, torch.Tensor):
@@ -235,7 +235,7 @@ class _Builder:
         return results
 
     def _function(self, node: Node, args: Any, kwargs: Any) -> Any:
-        target: Any = node.target
+        target: object = node.target
         if target is operator.getitem:
             return args[0][args[1]]
         if target is torch.ops.higher_order.scan:
@@ -288,7 +288,7 @@ class _Builder:
             return self._in_parts(target, args, kwargs)
         return self._core(target, list(args), dict(kwargs))
 
-    def _in_parts(self, target: OpOverload, args: Any, kwargs: Any) -> Any:
+    def _in_parts(self, target: OpOverload, args: Any, kwargs: Any) -> object:
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         graph, constants = decomposed(target, *tree_map(_example, (args, kwargs)))
 
@@ -359,7 +359,7 @@ class _Builder:
         self._add(KernelCall(signature.name, signature.overload, operands, [result], self._node, is_view=True))
         return result
 
-    def _viewed(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _viewed(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> object:
         """Return a view of a tensor: the tensor itself, another shape of it, or a copy."""
         x = args[0]
         seen = self._shapes.computed(self._node, target, *args, **kwargs)
@@ -399,7 +399,7 @@ class _Builder:
         self._add(KernelCall(f"dim_order_ops::{name}", "out", operands, [result], self._node))
         return result
 
-    def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[object]:
         """Return operands converted to the dtype of the result, unless this is a truth value."""
         dtype = self._shapes.computed(self._node, target, *args, **kwargs).dtype
         if dtype is torch.bool:
@@ -412,7 +412,7 @@ class _Builder:
 _VIEW_COPY = overload_of(VIEW_COPY)
 
 
-def _example(value: object) -> Any:
+def _example(value: object) -> object:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(tuple(value.meta.shape), value.meta.stride(), dtype=value.meta.dtype).zero_()

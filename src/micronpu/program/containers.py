@@ -65,7 +65,7 @@ class Names:
         return results if self.containers is None else filled(self.containers, results)
 
 
-def containers_of(text: str, count: int) -> Any:
+def containers_of(text: str, count: int) -> object:
     """Return nested tuples, lists and dictionaries whose leaves are the positions of the values, or None.
 
     Args:
@@ -93,7 +93,7 @@ def names_of(containers: object, prefix: str = "") -> Iterator[str]:
         yield from names_of(value, f"{prefix}.{key}" if prefix else str(key))
 
 
-def filled(containers: Any, values: Sequence[Any]) -> Any:
+def filled(containers: Any, values: Sequence[Any]) -> object:
     """Return the containers with values instead of their positions."""
     if isinstance(containers, dict):
         return {key: filled(inner, values) for key, inner in containers.items()}

@@ -60,7 +60,7 @@ class FileFacts:
 
     def content(self) -> list[Any]:
         """Return it for JSON; [] if nothing is known."""
-        content: list[Any] = [self.inputs, self.outputs, self.labels, sorted(self.normalization.items())]
+        content: list[object] = [self.inputs, self.outputs, self.labels, sorted(self.normalization.items())]
         return content if any(content) else []
 
     @classmethod

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.pte import KernelTypes as Kind
@@ -114,7 +113,7 @@ def describe(operator: str) -> str | None:
     from micronpu.upstream.torch import OpOverload, schema_of
 
     try:
-        found: Any = getattr(getattr(getattr(torch.ops, space), name), overload or "default")
+        found: object = getattr(getattr(getattr(torch.ops, space), name), overload or "default")
     except (AttributeError, RuntimeError, TypeError):
         return None
     if not isinstance(found, OpOverload):

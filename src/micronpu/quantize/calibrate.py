@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +40,7 @@ from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import is_guard
 
 Progress = Callable[[int], None]
+Result = TypeVar("Result")
 
 
 def _is_finite(x: torch.Tensor) -> bool:
@@ -86,7 +87,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             handle.remove()
 
 
-def run_call(number: int, step: Callable[[], object]) -> Any:
+def run_call(number: int, step: Callable[[], Result]) -> Result:
     """Return the result of a call of calibration; raise `ModelError` if the model cannot compute it."""
     hint = "model(*inputs) in eager mode, which fails alike: indices within their range, one dtype throughout"
     what = f"The model cannot compute calibration item {number}"
@@ -180,7 +181,7 @@ def observe_calls(
     states = {name: states_of(module) for name, module in prepared.items()}
     runs, later = dict[str, GraphModule](), dict[str, GraphModule]()
 
-    def observed_call(name: str, *given: torch.Tensor) -> Any:
+    def observed_call(name: str, *given: torch.Tensor) -> object:
         nonlocal number
         if is_first := name not in runs:
             own = states[name]

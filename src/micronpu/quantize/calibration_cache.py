@@ -115,7 +115,7 @@ def _is_known(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target.namespace in _NAMESPACES
 
 
-def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
+def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], object]:
     """Return strides and values; the latter contain shape and dtype."""
     return tuple(tensor.stride()), tensor.detach().contiguous().numpy()
 

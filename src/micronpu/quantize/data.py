@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.solver.neighbours import dtype_name
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Metric, metric_of
+
+Item = TypeVar("Item")
 
 
 def calibration_sequences(
@@ -118,7 +120,7 @@ def calibration_batches(
     return batches
 
 
-def in_turn(data: Iterable[object], kind: str) -> Iterator[Any]:
+def in_turn(data: Iterable[Item], kind: str) -> Iterator[Item]:
     """Yield the items of a user's data; raise `ModelError` if the user's code fails, or a generator does not end."""
     number = 0
 
@@ -282,7 +284,7 @@ def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[
         if node.op != "get_attr" or str(node.target) in seen:
             continue
         seen.add(str(node.target))
-        value: Any = read(module, node)
+        value: object = read(module, node)
         if isinstance(value, GraphModule):
             yield from _tensors(value, lines, f"{path}{node.target}.")
         elif isinstance(value, torch.Tensor):

@@ -95,14 +95,14 @@ def _walk(
         if _is_empty(node) or (only and name not in only):
             continue
         lowerings = [w for w in capabilities.decompositions(name) if w.early == early and w.name not in disabled]
-        tries: list[Callable[[GraphWriter], Any]] = [
+        tries: list[Callable[[GraphWriter], object]] = [
             w.decompose for w in lowerings if early or w.decides or is_float32(node)
         ]
         if name in clamps and is_float32(node):
             tries.append(activation_before_concat)
         for attempt in tries:
             write = GraphWriter(model, node, capabilities, shared)
-            made: Any = attempt(write)
+            made: object = attempt(write)
             if made is not None and made is not node:
                 _replace(model, node, made, write.made)
                 shared.update({key: made for key, value in shared.items() if value is node})
@@ -208,7 +208,7 @@ CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not
 
 
 @switchable
-def activation_before_concat(write: GraphWriter) -> Any:
+def activation_before_concat(write: GraphWriter) -> Node | None:
     """relu(cat(conv(x), conv(z))) -> cat(relu(conv(x)), relu(conv(z))): a clamp goes into the layers before a cat.
 
     Exact.  The layers and their clamps are quantized once each, and the parts share qparams without the values that the

@@ -156,7 +156,7 @@ def _widened(value: object) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
 
 
-def _narrowed(value: object) -> Any:
+def _narrowed(value: object) -> object:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
 
 
@@ -218,7 +218,7 @@ def _transposed(target: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 @functools.cache
-def _single(target: Any) -> Callable[..., Any]:
+def _single(target: Any) -> Callable[..., object]:
     def single(*args: Any, **kwargs: Any) -> Any:
         return tree_map(_widened, target(*tree_map(_narrowed, args), **tree_map(_narrowed, kwargs)))
 

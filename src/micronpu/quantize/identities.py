@@ -102,7 +102,7 @@ def _inside(x: Any, form: Form) -> Any:
     return x.args[0] if form_of(x) is form else None
 
 
-def _before_squeeze(x: object, axis: int) -> Any:
+def _before_squeeze(x: object, axis: int) -> object:
     """Return the operand of a view without an axis of size 1; any other value unchanged."""
     if not isinstance(x, Node) or overload_name(x) not in HANDING_ON:
         return x
@@ -135,7 +135,7 @@ def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
     return None if z is None else write("sigmoid.default", _negated(model, z, write))
 
 
-def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
+def _exponent_beside_one(model: GraphModule, x: Any) -> object:
     """Return z of 1 + exp(z), or None."""
     if form_of(x) is not Form.SUM:
         return None
@@ -428,7 +428,7 @@ def front_end(model: GraphModule) -> tuple[frozenset[str], frozenset[str]]:
     return next(found), next(found)
 
 
-def _pair(node: Node) -> tuple[Any, Any] | None:
+def _pair(node: Node) -> tuple[object, object] | None:
     name = overload_name(node)
     if not name or not is_float32(node):
         return None
@@ -445,6 +445,6 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
     return (a, b) if a is not None and b is not None and a is not b else None
 
 
-def _root_of(square: object) -> Any:
+def _root_of(square: object) -> object:
     """Return x of x * x, x ** 2 and square(x), or None."""
     return arguments(square)["self"] if isinstance(square, Node) and power_of(square) == 2 else None

@@ -47,7 +47,7 @@ def power_of(node: Node) -> float | None:
     return facts_of(name).power_of(arguments(node)) if name else None
 
 
-def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
+def line_of(model: GraphModule, node: Node) -> tuple[object, float, float] | None:
     """Return (x, factor, addend) of a node that is ``factor * x + addend``."""
     name = overload_name(node)
     return facts.line_of(name, arguments(node), functools.partial(number, model)) if name else None

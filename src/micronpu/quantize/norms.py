@@ -74,7 +74,7 @@ class _Sizes:
         self._counts: dict[Node, int] = {}
         self._squares: dict[Node, list[torch.Tensor]] = {}
 
-    def see(self, n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
+    def see(self, n: Node, result: Any, values: Mapping[Node, Any]) -> object:
         """Record the sizes of a norm's rows behind its call."""
         if n in self._norms:
             x = values[operand(n)]
@@ -152,7 +152,7 @@ def parts_of(node: Node) -> list[Node]:
     name = overload_name(node)
     if name in NORMS:
         return [node]
-    averaged: Any = node.args[0] if name in ROW_SUMS else None
+    averaged: object = node.args[0] if name in ROW_SUMS else None
     squares = averaged if isinstance(averaged, Node) and power_of(averaged) == 2 else None
     if squares is None and name.split(".")[0] not in SIZES:
         return []
@@ -377,7 +377,7 @@ def _rounded(value: torch.Tensor, step: float) -> torch.Tensor:
 def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.Tensor, steps: int = 0) -> torch.Tensor:
     """Return the result of the operators for an input in float64; constants are rounded to ``steps`` LSBs, if any."""
 
-    def wide(node: Node, found: Any, _: object) -> Any:
+    def wide(node: Node, found: Any, _: object) -> object:
         if node.op != "get_attr":
             return found
         reader = next(n for n in chain if node in n.all_input_nodes)

@@ -107,7 +107,7 @@ def hand_over(model: GraphModule) -> None:
         node.meta["quantization_annotation"] = upstream.annotation(inputs, _spec(output))
 
 
-def _spec(spec: object) -> Any:
+def _spec(spec: object) -> object:
     if isinstance(spec, SharedQuantizationSpec):
         return quantizer.SharedQuantizationSpec(spec.edge_or_node)
     if not isinstance(spec, FixedQParamsQuantizationSpec | QuantizationSpec):
@@ -190,7 +190,7 @@ class Recorder(nn.Module):
     def _buffers_of_observers(self) -> list[torch.Tensor]:
         return [buffer for observer in self._observers for buffer in observer.buffers()]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_given": (), "rows": []}  # a pickled graph has lost the facts about its nodes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
@@ -313,7 +313,7 @@ def _tell_the_quantizer(original: upstream.Function) -> upstream.Function:
     ) -> GraphModule:
         given = getattr(obs_or_fq_callback, "__self__", None)
         # This package's quantizers check their use, and list their parts like torchao's composed one.
-        parts: Sequence[Any] = [given] if hasattr(given, "check_use") else getattr(given, "quantizers", ())
+        parts: Sequence[object] = [given] if hasattr(given, "check_use") else getattr(given, "quantizers", ())
         for part in parts:
             if hasattr(part, "check_use"):
                 part.check_use(is_qat)

@@ -299,7 +299,7 @@ def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, po
     """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-        step: Any = UNKNOWN_LSB if observer is None else observer.scale
+        step: object = UNKNOWN_LSB if observer is None else observer.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
         result: torch.Tensor = function(near, *arguments)

@@ -122,7 +122,7 @@ class StaticQuantizer:
         return dict(self.settings.types)
 
     @property
-    def quantizers(self) -> tuple[Any, ...]:
+    def quantizers(self) -> tuple[object, ...]:
         """The quantizers that annotate before this one, the last added first; see `add_quantizer`."""
         return tuple(self._others)
 
@@ -162,7 +162,9 @@ class StaticQuantizer:
         Args:
             name: one, or several.
         """
-        several: Sequence[Any] = [name] if isinstance(name, str) or not isinstance(name, Sequence) or not name else name
+        several: Sequence[object] = (
+            [name] if isinstance(name, str) or not isinstance(name, Sequence) or not name else name
+        )
         checked = self._checked(config)
         for one in several:
             if not isinstance(one, str) or not one:

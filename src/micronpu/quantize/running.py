@@ -100,21 +100,21 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     return functools.partial(_shortened, short, step, source, in_float)
 
 
-def _fast_or(fast: Callable[..., object], function: Any, *given: Any) -> Any:
+def _fast_or(fast: Callable[..., object], function: Any, *given: Any) -> object:
     made = fast(*given)
     return function(*given) if made is None else made
 
 
-def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Mapping[Node, Any]) -> Any:
+def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Mapping[Node, Any]) -> object:
     x = values[source]
     return short(x) if x.dtype is torch.float32 or (in_float and x.is_floating_point()) else step(values)
 
 
-def _looped(loop: Loop, in_float: bool) -> Callable[..., Any]:
+def _looped(loop: Loop, in_float: bool) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that runs the steps of a recurrent layer, whose graph takes integers; in float for floats."""
     run, exact = (Eager(loop.body, keeps_weights=True, in_float=one).run for one in (False, in_float))
 
-    def over(x: torch.Tensor, *states: torch.Tensor) -> Any:
+    def over(x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if not in_float or not x.is_floating_point():
             return loop.over(run, x, *states)
         edges = loop.all_qparams[1:]
@@ -161,7 +161,9 @@ def _dequantized(x: torch.Tensor, scale: float, zero_point: int, least: int, mos
     return x.to(torch.float32).sub_(zero_point).mul_(scale)
 
 
-def _dequantized_channels(x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: object) -> Any:
+def _dequantized_channels(
+    x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: object
+) -> object:
     if x.dtype is not limits[-1] or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
         return None
     shape = [1] * x.dim()
@@ -193,7 +195,7 @@ def unobserved_step(module: GraphModule, is_left_out: Callable[[Node], bool], no
     return step_of(module, node, _same) if is_left_out(node) else copying_step(module, node)
 
 
-def _followed(node: Node, value: Any, _: object) -> Any:
+def _followed(node: Node, value: Any, _: object) -> object:
     is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
     if is_float and node.op != "get_attr" and not value.requires_grad:
         return value.detach().requires_grad_()
@@ -367,7 +369,7 @@ class DequantizedReference:
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
 
-        def behind(node: Node, value: object, values: Mapping[Node, object]) -> Any:
+        def behind(node: Node, value: object, values: Mapping[Node, object]) -> object:
             if not program.is_conversion(node):
                 return value
             operand = exact[node.all_input_nodes[0]]

@@ -132,7 +132,7 @@ def _correct_layer(
         _correct_bias(prepared, layer, operand.mean_of(rounded - weight))
 
 
-def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
+def _layers(prepared: GraphModule) -> Iterator[tuple[Node, torch.nn.Module]]:
     """Yield layers with quantized weights that no other layer shares, and the weights' observers."""
     for node in calls(prepared, *facts.LAYERS):
         watched = node.args[1]
@@ -396,7 +396,7 @@ def equalize(model: GraphModule) -> int:
 def _pair(model: GraphModule, second: Node) -> _Pair | None:
     if not _is_layer(model, second):
         return None
-    source: Any = arguments(second).get("input")
+    source: object = arguments(second).get("input")
     norm = None
     while isinstance(source, Node) and len(source.users) == 1 and source.op == "call_function":
         name = overload_name(source)

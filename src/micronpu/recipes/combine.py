@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from executorch.export import ExportRecipe
 
@@ -47,7 +46,7 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
         ) from error
 
 
-def _quantizers(recipe: ExportRecipe) -> list[Any]:
+def _quantizers(recipe: ExportRecipe) -> list[object]:
     return list(recipe.quantization_recipe.quantizers or ()) if recipe.quantization_recipe else []
 
 

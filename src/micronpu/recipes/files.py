@@ -62,7 +62,7 @@ def host_operators(program: ExecutorchProgramManager) -> list[str]:
     return sorted({f"{o.name}.{o.overload}" if o.overload else o.name for plan in plans for o in plan.operators})
 
 
-def stages_with_files(recipe: ExportRecipe) -> list[Any]:
+def stages_with_files(recipe: ExportRecipe) -> list[object]:
     """Return the stages that a session runs for a float module, followed by `FILES`."""
     check_type("recipe", recipe, ExportRecipe, hint="micronpu.recipes.get_imxrt700_recipe()")
     lowering = recipe.lowering_recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager
@@ -86,7 +85,7 @@ class OutliningPartitioner(Partitioner):
             hold(host.module, states_of(module))
             return torch.export.export(with_delegates(host.module), examples)
 
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[object], object]:
         """Return nothing: the remaining operators are for the core."""
         return [], None
 
@@ -106,7 +105,7 @@ class CorePartitioner(OutliningPartitioner):
         super().__init__(core_device(core))
 
 
-def partitioners_of(recipe: ExportRecipe) -> list[Any]:
+def partitioners_of(recipe: ExportRecipe) -> list[object]:
     """Return the partitioners of a recipe, of all methods."""
     given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
     return [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
@@ -117,7 +116,7 @@ def core_of(partitioner: Partitioner) -> Core | None:
     return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
 
 
-def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
+def plan_scratch(edge: EdgeProgramManager) -> list[object]:
     """Plan memory for the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
     for backend in BACKENDS.values():
         backend.plan_scratch(edge)

@@ -139,7 +139,7 @@ def device_recipe(name: str, shown: str, device: Device, given: Mapping[str, Any
     quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
     how = aware_training(quantizer, options.train) if is_qat else post_training(quantizer, options.calibration)
     partitioner = OutliningPartitioner(device, io=options.io)
-    callbacks: list[Any] = [] if device.core is None else [plan_scratch]
+    callbacks: list[object] = [] if device.core is None else [plan_scratch]
     folder = check_files_dir(options.files_dir)
     if folder is not None:
         callbacks.append(WriteFiles(partitioner, folder))

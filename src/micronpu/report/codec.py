@@ -47,7 +47,7 @@ def flat(*names: str) -> dict[str, tuple[str, ...]]:
 def encode(value: object) -> Any:
     """Return the value as types that `json.dumps` accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for field in dataclasses.fields(value):
             own = getattr(value, field.name)
             if FLAT in field.metadata:
@@ -136,7 +136,7 @@ def _of(kind: Any, data: object, where: str, what: str) -> Any:
 
 
 def _decode_object(kind: type[object], data: Mapping[str, object], where: str) -> Any:
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for field, hint in fields_of(kind):
         if FLAT in field.metadata:
             own = {name: data[name] for name in field.metadata[FLAT] if name in data}
@@ -171,7 +171,7 @@ def also(kind: type[object]) -> tuple[str, ...]:
     return names
 
 
-def fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+def fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], object], ...]:
     """Return the fields of a dataclass with their types."""
     if kind not in _KNOWN:
         hints = typing.get_type_hints(kind)

@@ -52,10 +52,10 @@ class ArrayProgram(HostProgram):
     def __enter__(self) -> ArrayProgram:
         return self
 
-    def _run_with_torch(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
+    def _run_with_torch(self, inputs: Sequence[Any], method: str) -> tuple[object, ...]:
         import torch
 
-        def array_of(value: object) -> Any:
+        def array_of(value: object) -> object:
             if not isinstance(value, torch.Tensor):
                 return value
             return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

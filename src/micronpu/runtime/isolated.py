@@ -74,7 +74,7 @@ def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Ar
 
 def pack_all(values: Sequence[object]) -> tuple[list[Any], list[bytes]]:
     """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged."""
-    heads: list[Any] = []
+    heads: list[object] = []
     blobs: list[bytes] = []
     tensors = (np.ndarray, sys.modules["torch"].Tensor) if "torch" in sys.modules else (np.ndarray,)
     for position, value in enumerate(values):

@@ -98,8 +98,8 @@ class HostProgram:
         self.options = options or RunOptions()
         self.method_name = method
         self._lock = threading.RLock()
-        self._data, self._name = _read(source)
-        self._name = name or self._name
+        self._data, origin = _read(source)
+        self._name = name or origin
         summary = read_pte(self._data, name=self._name)
         self.checks = _proofs(summary, self._name, references or {}) if self.options.check else {}
         if method not in summary.methods:

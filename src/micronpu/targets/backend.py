@@ -228,7 +228,7 @@ class Backend(ABC):
     def recipes(self) -> type[RecipeType]:
         """ExecuTorch's names of the backend's recipes: INT8, INT8_QAT, INT16 and INT16_QAT, as far as they exist."""
 
-    def checked(self, target: Target, options: Any) -> Any:
+    def checked(self, target: Target, options: Any) -> object:
         """Return options that fit the target.
 
         Raises:

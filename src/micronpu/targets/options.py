@@ -58,7 +58,7 @@ class Options:
 
     def program_values(self) -> dict[str, Any]:
         """Fields and values to store in a finished program, without those of the compiling machine."""
-        values: dict[str, Any] = asdict(self)
+        values: dict[str, object] = asdict(self)
         return {key: value for key, value in values.items() if key not in self.of_this_machine}
 
     def to_specs(self) -> list[CompileSpec]:

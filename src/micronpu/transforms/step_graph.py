@@ -190,7 +190,7 @@ class StepGraph:
         )
         return self._graph.node_copy(node, lambda n: windows[n] if n in windows else self._nodes[n])
 
-    def _optional(self, node: object) -> Any:
+    def _optional(self, node: object) -> object:
         return self._nodes[node] if isinstance(node, Node) else node
 
     def _constant(self, node: Node) -> torch.Tensor | None:

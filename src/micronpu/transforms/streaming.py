@@ -180,7 +180,7 @@ class _Rewriter(StepGraph):
         else:
             self._nodes[node] = made
 
-    def _rule(self, node: Node, sources: Sequence[Node]) -> Callable[[Node], Any]:
+    def _rule(self, node: Node, sources: Sequence[Node]) -> Callable[[Node], Flow | Node]:
         name = overload_name(node)
         rules = (
             (CONVOLUTIONS, self._convolution),
@@ -205,7 +205,7 @@ class _Rewriter(StepGraph):
 
     # -- rules
 
-    def _pointwise(self, node: Node) -> Any:
+    def _pointwise(self, node: Node) -> Flow | Node:
         sources = [n for n in node.all_input_nodes if n in self._flows]
         flows = [self._flows[n] for n in sources]
         rank = node.meta["val"].dim()
@@ -224,7 +224,7 @@ class _Rewriter(StepGraph):
             self._flow(node, sources[0])
         return replace(flows[0], node=self._copy(node), axis=next(iter(axes)))
 
-    def _by_frame(self, node: Node) -> Any:
+    def _by_frame(self, node: Node) -> Flow | Node:
         """Operator along axes other than time; any other gets a window."""
         sources = [n for n in node.all_input_nodes if n in self._flows]
         flow, value = self._same(sources), node.meta["val"]
@@ -296,7 +296,7 @@ class _Rewriter(StepGraph):
         made = self._aten(plain, windows.node, weight, bias, stride, padding, dilation, given["groups"])
         return replace(windows, node=made, over=-(-right // stride[place]))
 
-    def _pool(self, node: Node) -> Any:
+    def _pool(self, node: Node) -> Flow | Node:
         given = arguments(node)
         source = given["self"]
         flow = self._flow(node, source, pads=True)
@@ -318,7 +318,7 @@ class _Rewriter(StepGraph):
         made = self._graph.node_copy(node, lambda n: windows.node if n is source else self._nodes[n])
         return replace(windows, node=made)
 
-    def _recurrent(self, node: Node) -> Any:
+    def _recurrent(self, node: Node) -> Flow | Node:
         given = arguments(node)
         source = given["input"]
         flow = self._flow(node, source)
@@ -341,7 +341,7 @@ class _Rewriter(StepGraph):
             if first is None:
                 raise self._refuse(node, "begins with a state that the model computes", "no initial state")
             self._root.get_buffer(f"past_{self._count - 1}").copy_(first)
-        hx: Any = past if isinstance(given["hx"], (list, tuple)) else past[0]
+        hx: object = past if isinstance(given["hx"], (list, tuple)) else past[0]
         params = [self._nodes[p] for p in given["params"]]
         options = [given[k] for k in ("has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")]
         made = self._call(node.target, flow.node, hx, params, *options)
@@ -349,13 +349,13 @@ class _Rewriter(StepGraph):
             self._writes.append((state, self._call(operator.getitem, made, number)))
         return replace(flow, node=made)
 
-    def _unpacked(self, node: Node) -> Any:
+    def _unpacked(self, node: Node) -> Flow | Node:
         source, index = node.args
         assert isinstance(source, Node)
         made = self._call(operator.getitem, self._flows[source].node, index)
         return replace(self._flows[source], node=made) if index == 0 or source in self._apart else made
 
-    def _pad(self, node: Node) -> Any:
+    def _pad(self, node: Node) -> Flow | Node:
         given = arguments(node)
         source = given["self"]
         flow, rank = self._flows[source], source.meta["val"].dim()
@@ -371,7 +371,7 @@ class _Rewriter(StepGraph):
         made = self._aten(PADDING, flow.node, rest, value) if any(rest) else flow.node
         return replace(flow, node=made, over=flow.over + right, padded=left, value=value)
 
-    def _slice(self, node: Node) -> Any:
+    def _slice(self, node: Node) -> Flow | Node:
         given = arguments(node)
         source = given["self"]
         flow, value = self._flows[source], source.meta["val"]
@@ -386,7 +386,7 @@ class _Rewriter(StepGraph):
             )
         return replace(flow, over=flow.over - cut, lag=flow.lag + start)
 
-    def _select(self, node: Node) -> Any:
+    def _select(self, node: Node) -> Flow | Node:
         given = arguments(node)
         source = given["self"]
         flow, value = self._flows[source], source.meta["val"]
@@ -404,7 +404,7 @@ class _Rewriter(StepGraph):
             )
         return self._whole(node)
 
-    def _cat(self, node: Node) -> Any:
+    def _cat(self, node: Node) -> Flow | Node:
         given = arguments(node)
         parts = list(given["tensors"])
         flows = [self._flows[p] for p in parts if p in self._flows]
@@ -418,7 +418,7 @@ class _Rewriter(StepGraph):
         size = parts[0].meta["val"].shape[dim]
         return replace(self._flow(node, parts[1]), padded=size, value=float(known.flatten()[0]))
 
-    def _squeeze(self, node: Node) -> Any:
+    def _squeeze(self, node: Node) -> Flow | Node:
         source = node.all_input_nodes[0]
         flow, shape = self._flows[source], source.meta["val"].shape
         given = arguments(node).get("dim", range(len(shape)))
@@ -430,7 +430,7 @@ class _Rewriter(StepGraph):
         made = self._aten(SQUEEZED, flow.node, dims) if dims else flow.node
         return replace(flow, node=made, axis=flow.axis - gone)
 
-    def _view(self, node: Node) -> Any:
+    def _view(self, node: Node) -> Flow | Node:
         """A reshape that keeps the time axis; any other reshape gets the last frames."""
         source = node.all_input_nodes[0]
         flow, before, after = self._flows[source], list(source.meta["val"].shape), list(node.meta["val"].shape)

@@ -62,7 +62,7 @@ def _difference(model: nn.Module, examples: Row, program: Any, trial: Trial) -> 
     eager, differing = list[torch.Tensor](), list[Any]()
     called(seen=eager)
 
-    def compare(node: Any, value: object, _: object) -> Any:
+    def compare(node: Any, value: object, _: object) -> object:
         if node.op == "call_function" and isinstance(value, torch.Tensor) and value.is_floating_point():
             alike = (x for x in eager if x.shape == value.shape)
             if all(_distance((value,), (x,)) > NUDGE * EXPLAINED_BY_ROUNDING for x in alike):

@@ -436,7 +436,7 @@ def _alone(node: Node, module: GraphModule) -> tuple[GraphModule, tuple[torch.Te
     return GraphModule(torch.nn.Module(), graph), tuple(inputs)
 
 
-def _value(node: Node, module: GraphModule) -> Any:
+def _value(node: Node, module: GraphModule) -> object:
     """Return a tensor with the node's shape and dtype; None if unknown."""
     while "val" not in node.meta and "quantize_per" in str(node.target):  # of the shape of its operand
         (node, *_) = node.all_input_nodes

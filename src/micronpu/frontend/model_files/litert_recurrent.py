@@ -102,7 +102,7 @@ def _svdf(build: LiteRtBuilder, operator: FileOperator) -> None:
     (filters, steps), units = operator.operand(2).shape, operator.operand(2).shape[0] // rank
     bias = build.read(operator, 3) if operator.has(3) else torch.zeros(units)
 
-    def weighted(kept: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> Any:
+    def weighted(kept: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> object:
         sums = (kept.reshape(-1, filters, steps) * t).sum(-1).reshape(-1, units, rank).sum(-1) + b
         return sums if fused is None else fused(sums)
 

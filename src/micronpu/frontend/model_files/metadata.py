@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import first_line
@@ -81,7 +80,7 @@ def _listed(text: str) -> list[str]:
         if place < len(body) or sorted(found) != list(range(len(found))):
             raise ValueError("the names are not numbered from 0")
         return [found[i] for i in range(len(found))]
-    content: Any = parse_json(text) if text.lstrip().startswith("[") else re.split(r"\s*[,\n]\s*", text.strip())
+    content: object = parse_json(text) if text.lstrip().startswith("[") else re.split(r"\s*[,\n]\s*", text.strip())
     if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
         raise ValueError("the names are no list of texts")
     return content

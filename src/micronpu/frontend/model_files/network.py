@@ -330,7 +330,7 @@ class NetworkBuilder:
             return self.add(name, lambda w: quantized.dequantize_per_tensor.default(w, scale, 0, *given), [integers])[0]
         zeros = torch.zeros(scales.numel(), dtype=torch.int64)
 
-        def dequantize(w: torch.Tensor, s: torch.Tensor, z: torch.Tensor) -> Any:
+        def dequantize(w: torch.Tensor, s: torch.Tensor, z: torch.Tensor) -> object:
             return quantized.dequantize_per_channel.default(w, s, z, axis, *given)
 
         return self.add(name, dequantize, [integers, scales, zeros])[0]

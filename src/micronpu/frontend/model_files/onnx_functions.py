@@ -86,7 +86,7 @@ def _type_of(node: OnnxNode, i: int) -> bytes:
     return made
 
 
-def _with_attributes(inner: Any, given: Mapping[str, object], missing: set[str], name: str) -> Any:
+def _with_attributes(inner: Any, given: Mapping[str, object], missing: set[str], name: str) -> object:
     """Return a node of a function with the attributes and operands of the call."""
     import onnx
 

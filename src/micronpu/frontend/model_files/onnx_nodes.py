@@ -50,7 +50,7 @@ def schema_of(kind: str, opset: int) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _attributes_of(kind: str, opset: int) -> dict[str, tuple[int, Any]]:
+def _attributes_of(kind: str, opset: int) -> dict[str, tuple[int, object]]:
     """Return the type and the default, or None, of each attribute that an operator has."""
     schema = schema_of(kind, opset)
     return {
@@ -96,7 +96,7 @@ class Qparams:
         return made
 
     @property
-    def _of_bytes(self) -> tuple[Any, ...]:
+    def _of_bytes(self) -> tuple[object, ...]:
         return self.rounding.scale, self.rounding.zero_point + BYTE_SHIFT, 0, 255, torch.uint8
 
     def bytes_of(self, integers: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def _recurrent(node: OnnxNode) -> None:
             self.layer = layer
 
         def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given: Any = (states[0] if len(states) == 1 else tuple(states)) if states else None
+            given: object = (states[0] if len(states) == 1 else tuple(states)) if states else None
             y, last = self.layer(torch.flip(x, turned) if turned else x, given)
             y = torch.flip(y, turned) if turned else y
             whole = y.reshape(steps, batch, directions, hidden).permute(0, 2, 1, 3)

@@ -164,7 +164,7 @@ class _Recorder:
         self.hold(shape_only, self.module.graph.get_attr(path))
         return shape_only
 
-    def _node_of(self, value: object) -> Any:
+    def _node_of(self, value: object) -> object:
         """Return the node of a tensor, a new constant for one that a step made from numbers; "cpu" for a device."""
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -191,7 +191,7 @@ def _is_seen(reader: Value, group: Observer, observers: Observers) -> bool:
 
 def concat_places(notes: Mapping[Any, QuantizationAnnotation]) -> set[Any]:
     """Return the edges of concat groups, for operators whose result shares the qparams."""
-    found: set[Any] = set()
+    found: set[object] = set()
     for node, note in notes.items():
         shared = note.output_qspec
         edges = [(operand, node) for operand in note.input_qspec_map]

@@ -364,7 +364,7 @@ def _lifted(
     return x.clamp(min=float(floor)), *others
 
 
-def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[object, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
     return inputs[0].clamp(min=-at.MASKED_FLOOR), *inputs[1:]
 
@@ -451,7 +451,7 @@ def share_states(values: Values, places: dict[Place, Any]) -> None:
             old = kept
 
 
-def common_observer(state: State, old: Any, new: Any) -> Any:
+def common_observer(state: State, old: Any, new: Any) -> object:
     """Return the stricter of two observers of a state."""
     found = "" if old.dtype is new.dtype else f"{dtype_name(old.dtype)} in and {dtype_name(new.dtype)} out"
     fixed = [o for o in (old, new) if is_fixed(o)]

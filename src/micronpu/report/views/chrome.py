@@ -97,7 +97,7 @@ def recorded_trace(etdump: Path, title: str) -> str:
     return _file(events, "microseconds", "recorded")
 
 
-def _span(row: int, name: str, begin: float, duration: float, args: dict[str, Any]) -> dict[str, Any]:
+def _span(row: int, name: str, begin: float, duration: float, args: dict[str, Any]) -> dict[str, object]:
     times = {"ts": round(begin, 3), "dur": round(duration, 3)}
     return {"ph": "X", "pid": _PROCESS, "tid": row, "name": name, **times, "args": args}
 
@@ -105,7 +105,7 @@ def _span(row: int, name: str, begin: float, duration: float, args: dict[str, An
 def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
     """Return events with the names of the process and its rows."""
     of_rows = [{"tid": i, "name": "thread_name", "args": {"name": row}} for i, row in enumerate(rows)]
-    named: list[dict[str, Any]] = [{"name": "process_name", "args": {"name": title}}, *of_rows]
+    named: list[dict[str, object]] = [{"name": "process_name", "args": {"name": title}}, *of_rows]
     return [{"ph": "M", "pid": _PROCESS, **names} for names in named]
 
 

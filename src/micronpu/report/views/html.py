@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -131,7 +131,7 @@ def _tile(line: str) -> tuple[str, str, str]:
     return name, value, text[len(value) :].strip(" ,")
 
 
-def _partition(number: int, rows: list[TableRow], lines: list[TableRow], kind: str) -> dict[str, Any]:
+def _partition(number: int, rows: list[TableRow], lines: list[TableRow], kind: str) -> dict[str, object]:
     """Return a partition's table with repeated steps as groups, and all rows, which are folded, if there are groups."""
     about, every = "", rows if len(lines) < len(rows) else []
     of = sum(not row.steps for row in lines)

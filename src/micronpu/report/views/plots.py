@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -89,7 +88,7 @@ class _Labels:
         return None
 
 
-def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> dict[str, Any]:
+def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> dict[str, object]:
     name = candidate.target if candidate.activations == "int8" else f"{candidate.target}, {candidate.activations}"
     fits = candidate.fits is not False
     figures = f"{candidate.milliseconds:.3g} ms, {(candidate.sram or 0) / 1024:,.1f} KiB of SRAM"

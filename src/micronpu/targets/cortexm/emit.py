@@ -314,7 +314,7 @@ def _add(emit: Emitter, node: Node) -> fx.Node:
     op, (x, z), y = node.op, node.inputs, node.output.type
     assert isinstance(op, Add)
     largest = 2.0 * max(x.type.scale, z.type.scale)
-    operands: list[Any] = []
+    operands: list[object] = []
     for tensor in (x, z):
         operands += [emit.broadcast(tensor, y.shape), tensor.type.zero_point]
         operands += quantize_multiplier(tensor.type.scale / largest)
@@ -360,7 +360,7 @@ def _softmax(emit: Emitter, node: Node) -> fx.Node:
 # ---------------------------------------------------------------- windows
 
 
-def _pooled(emit: Emitter, node: Node) -> list[Any]:
+def _pooled(emit: Emitter, node: Node) -> list[object]:
     """Arguments of both pooling kernels: operand, kernel, stride and padding."""
     op = node.op
     assert isinstance(op, MaxPool2d | AvgPool2d)
@@ -479,7 +479,7 @@ def _bytes(query: str, core: Core, *arguments: object, **geometry: object) -> in
     return int(getattr(library, f"{query}_buffer_size")(backend, library.DataType.A8W8, *arguments, **geometry))
 
 
-def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:
+def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, object]:
     """Arguments of CMSIS-NN's queries for all convolutions."""
     return {
         "input_nhwc": list(node.inputs[0].shape),

@@ -7,7 +7,6 @@ with kernels of ExecuTorch that only move or compare integers. Others run in flo
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.lowering import Capabilities
@@ -85,7 +84,7 @@ def choose_kernels(node: Node, disabled: Collection[str] = ()) -> Choice | None:
 
 def has_kernel(node: Node) -> bool:
     """True if the core computes the operator unchanged: by a table, or by a kernel with its attributes."""
-    op: Any = node.op
+    op: object = node.op
     if is_table(node):
         return True
     if type(op) not in LOWERINGS:

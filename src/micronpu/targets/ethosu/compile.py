@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from typing_extensions import Self
 
@@ -90,7 +89,7 @@ class EthosUPartition(CompiledPartition):
 
     def as_litert(
         self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
-    ) -> tuple[Any, tuple[str, bytes]]:
+    ) -> tuple[object, tuple[str, bytes]]:
         program = self.program
         if self.spec.is_io_separate:  # in LiteRT's delegate they are inside of the scratch memory
             flags = tuple(flag for flag in self.spec.extra_flags if not flag.startswith("--separate-io"))

@@ -97,7 +97,7 @@ class Maker:
         self._spec, self._graphs, self._scratch = spec, dict(graphs), scratch
         self._emitted: dict[tuple[str, bool, int], WrittenModel] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_emitted": {}}
 
     def program(self, variant: Variant) -> tuple[Graph, WrittenModel, VelaProgram]:

@@ -202,8 +202,8 @@ def _read_log(path: Path) -> str:
         return file.read().decode("utf-8", errors="replace")
 
 
-def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, object]) -> Mapping[str, Any]:
-    result: Any = None
+def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, object]) -> Mapping[str, object]:
+    result: object = None
     if code == 0:
         with contextlib.suppress(OSError, ValueError):
             result = parse_json((folder / "result.json").read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
             _function(sdk, "merge_kernel_selection_files")(request["files"], str(folder / "merged.c"))
         else:
             _convert(request, folder)
-        result: dict[str, Any] = {"versions": versions}
+        result: dict[str, object] = {"versions": versions}
     except _FailureError as failure:
         result = {"error": failure.kind, "detail": failure.detail}
     except Exception as error:
@@ -71,7 +71,7 @@ def main(folder: Path) -> None:
     os.replace(temporary, folder / "result.json")
 
 
-def _load(wanted: str) -> tuple[Any, dict[str, str]]:
+def _load(wanted: str) -> tuple[object, dict[str, str]]:
     """Return the package and its versions, which must agree with each other and with the requested one."""
     try:
         sdk = importlib.import_module(PACKAGE)
@@ -169,7 +169,7 @@ def _set_flag(options: object, flag: str) -> None:
     if attribute is None:
         raise _FailureError("flag", f"{flag} (known are {', '.join(sorted(known.values()))})")
     present = getattr(options, attribute)
-    value: Any = text
+    value: object = text
     try:
         if isinstance(present, bool):
             value = {"": True, "true": True, "1": True, "false": False, "0": False}[text.lower()]

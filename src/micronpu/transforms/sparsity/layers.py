@@ -129,7 +129,7 @@ class LeftDense:
 
 def tensor_of(model: GraphModule, name: str) -> Tensor:
     """A parameter or buffer by its path."""
-    value: Any = model
+    value: object = model
     for part in name.split("."):
         value = getattr(value, part)
     assert isinstance(value, Tensor)
@@ -246,7 +246,7 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
             for name, parameter in parameters.items():
                 parameter.mul_(masks[name])
 
-    def hook(mask: Tensor) -> Any:
+    def hook(mask: Tensor) -> object:
         return lambda gradient: gradient * mask
 
     apply()
@@ -384,7 +384,7 @@ class Moments:
     def mean(self, attribute: str) -> Tensor:
         return self.moments[attribute] / max(self.samples[attribute], 1)
 
-    def _add_inputs(self, n: Node, result: object, values: Mapping[Node, Any]) -> Any:
+    def _add_inputs(self, n: Node, result: object, values: Mapping[Node, Any]) -> object:
         layer = self._layer_of.get(n.name)
         if layer is None:
             return result

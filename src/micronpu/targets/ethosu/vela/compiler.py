@@ -61,7 +61,7 @@ def options_of(spec: EthosUOptions) -> Any:
 
 
 @functools.lru_cache(maxsize=16)
-def _hashed(spec: EthosUOptions, ini: str) -> Any:
+def _hashed(spec: EthosUOptions, ini: str) -> object:
     values = tuple((f.name, getattr(spec, f.name)) for f in fields(spec) if f.name not in _NO_MATTER)
     return in_short((values, ini))
 
