@@ -155,7 +155,7 @@ class SideBySide:
         self._follow(outputs, errors, values)
 
     def _walk(
-        self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]
+        self, row: Row, exact: dict[str, torch.Tensor], outputs: list[torch.Tensor]
     ) -> list[tuple[LayerErrors, torch.Tensor]]:
         """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
         total, added = self._run.values(self._fixed, *row), list[tuple[LayerErrors, torch.Tensor]]()
@@ -201,7 +201,7 @@ class SideBySide:
         return result
 
     def _follow(
-        self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, Any]
+        self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, torch.Tensor]
     ) -> None:
         """Estimate how much each layer's own error changes the outputs, to first order.
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.traceback import NodeSource
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, UnsupportedError
@@ -42,7 +43,7 @@ _DTYPES = {
 }
 
 
-def aten_overload(node: Node) -> Any:
+def aten_overload(node: Node) -> OpOverload | None:
     """Return the ATen overload that a node calls, unwrapped from an edge operator; None for any other node."""
     if node.op != "call_function":
         return None
@@ -51,7 +52,7 @@ def aten_overload(node: Node) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(overload: Any) -> tuple[str, str]:
+def _names(overload: OpOverload) -> tuple[str, str]:
     """Return names such as ("aten::conv2d", "conv2d.default")."""
     return schema_of(overload).name, short_name(overload)
 
@@ -95,7 +96,7 @@ def overload_name(node: Node) -> str:
     return _names(overload)[1] if overload is not None else ""
 
 
-def node_sources(node: Node) -> Iterator[Any]:
+def node_sources(node: Node) -> Iterator[NodeSource]:
     """Yield what a node was made of, and that of what, the nearest first."""
     sources = list(node.meta.get("from_node") or ())
     while sources:
@@ -184,7 +185,7 @@ def add_dequantize(x: Node, qparams: Sequence[object]) -> Node:
     return _conversion(torch.ops.quantized_decomposed.dequantize_per_tensor.default, x, qparams, torch.float32)
 
 
-def _conversion(overload: Any, x: Node, qparams: Sequence[Any], dtype: torch.dtype) -> Node:
+def _conversion(overload: OpOverload, x: Node, qparams: Sequence[Any], dtype: torch.dtype) -> Node:
     made, value = x.graph.call_function(overload, (x, *qparams)), value_of(x)
     made.meta = {k: x.meta[k] for k in ("stack_trace", "nn_module_stack", "from_node") if k in x.meta}
     if isinstance(value, torch.Tensor):

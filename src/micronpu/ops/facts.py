@@ -75,7 +75,7 @@ def is_transposed(overload: str, given: Given) -> bool | None:
     return None
 
 
-def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[object, float, float] | None:
+def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[Any, float, float] | None:
     """Return (x, factor, addend) of a result that is ``factor * x + addend``.
 
     Args:

@@ -47,7 +47,7 @@ def power_of(node: Node) -> float | None:
     return facts_of(name).power_of(arguments(node)) if name else None
 
 
-def line_of(model: GraphModule, node: Node) -> tuple[object, float, float] | None:
+def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
     """Return (x, factor, addend) of a node that is ``factor * x + addend``."""
     name = overload_name(node)
     return facts.line_of(name, arguments(node), functools.partial(number, model)) if name else None
@@ -116,7 +116,7 @@ class _Reader:
             saturates_from=facts_of(self.overload).tail_of,
         )
 
-    def link(self, of: Mapping[Any, Value]) -> None:
+    def link(self, of: Mapping[Node, Value]) -> None:
         """Look up the values that are read, and those that read this one."""
         self._of, value = of, self.value
         value.operands, value.readers = [of[n] for n in self.node.all_input_nodes], [of[n] for n in self.node.users]
@@ -182,7 +182,7 @@ class _Reader:
         value.result = None if plain is None else self._of[batch_norm_behind(self.node) or plain]
 
 
-def _axis_before(move: Node, of: Mapping[Any, Value], operand: Value, axis: int) -> int | None:
+def _axis_before(move: Node, of: Mapping[Node, Value], operand: Value, axis: int) -> int | None:
     # The strides of a view show this: steps along both axes have the same stride.
     assert operand.shape is not None
     others = [node for node in move.all_input_nodes if of[node] is not operand]

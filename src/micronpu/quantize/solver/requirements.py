@@ -112,7 +112,7 @@ class _Requirements:
                 self.notes[value] = QuantizationAnnotation(output_qspec=io.input_activation)
         for value in self.values.all:
             self.prescribers[value] = self._prescriber(value)
-        results: dict[Any, Spec] = {}
+        results: dict[Value, Spec] = {}
         for value in self.values.returned:
             if value.is_float:
                 source = self.prescribers[value]
@@ -140,7 +140,7 @@ class _Requirements:
             return
         if operands and all(operand.is_constant for operand in operands):
             return  # such as the transpose of a weight, which is computed at compile time
-        inputs: dict[Any, Spec] = {}
+        inputs: dict[Value, Spec] = {}
         if rule.weight:
             if value.weights is None or not value.weights.is_constant:
                 return
@@ -180,7 +180,7 @@ class _Requirements:
         operands: list[Value],
         rule: QuantizationRule,
         config: QuantizationConfig,
-        inputs: dict[Any, Spec],
+        inputs: dict[Value, Spec],
     ) -> Spec:
         """Add the specs of the operands; return that of the result, by default the configured one."""
         if value.is_kept_or_zero and not operands[-1].is_constant:
@@ -207,7 +207,7 @@ class _Requirements:
         return self._prescribed(value, config) if rule.output is OutputQuantization.FIXED else config.activation
 
     def _shared(
-        self, operand: Value, value: Value, rule: QuantizationRule, config: QuantizationConfig, inputs: dict[Any, Spec]
+        self, operand: Value, value: Value, rule: QuantizationRule, config: QuantizationConfig, inputs: dict[Value, Spec]
     ) -> Spec:
         """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
         operand."""
@@ -226,7 +226,7 @@ class _Requirements:
         inputs[operand] = config.activation if finer is None else finer
         return SharedQuantizationSpec((operand, value))
 
-    def _same(self, operand: Value, value: Value, activation: QuantizationSpec, inputs: dict[Any, Spec]) -> Spec:
+    def _same(self, operand: Value, value: Value, activation: QuantizationSpec, inputs: dict[Value, Spec]) -> Spec:
         """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
         before = self._dtype(operand)
         if before is not None and (before is activation.dtype or (value.rule is not None and value.rule.selects)):
