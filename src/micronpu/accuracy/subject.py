@@ -32,7 +32,7 @@ from micronpu.frontend.facts import LOOPS_ALLOWED
 from micronpu.frontend.graphs import GraphModule, Node, by_name, findings
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, float_behind, qualified_name
-from micronpu.frontend.run import Run
+from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
 from micronpu.quantize.data import calibration_batches, calibration_sequences
@@ -163,7 +163,7 @@ class SideBySide:
         for signal, error in noise(float_leaves(total[self.converted.graph.output_node()]), outputs):
             self.signal, self.noise = self.signal + signal, self.noise + error
 
-        def behind(node: Node, value: Any, own: Mapping[Node, Any]) -> object:
+        def behind(node: Node, value: Any, own: Known) -> object:
             if (layer := self._by_quantize.get(node)) is None:
                 return value
             # The layer's result for rounded float operands; its readers get the rounded float result.
@@ -201,7 +201,10 @@ class SideBySide:
         return result
 
     def _follow(
-        self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, torch.Tensor]
+        self,
+        outputs: list[torch.Tensor],
+        errors: list[tuple[LayerErrors, torch.Tensor]],
+        exact: dict[str, torch.Tensor],
     ) -> None:
         """Estimate how much each layer's own error changes the outputs, to first order.
 

@@ -11,7 +11,7 @@ from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import attribute, state_ends, states_of
-from micronpu.ir.facts import ANY, POSITIVE
+from micronpu.ir.facts import ANY, POSITIVE, Given
 from micronpu.ir.lowering import facts_of
 from micronpu.ops import facts
 from micronpu.ops.slicing import SELECTIONS, SLICES
@@ -168,7 +168,7 @@ def _sizes(module: GraphModule, bounds: Mapping[Node, _Bounds]) -> dict[Node, in
     return found
 
 
-def _counted(first: Any, given: Mapping[str, Any]) -> tuple[None, int, int] | None:
+def _counted(first: Any, given: Given) -> tuple[None, int, int] | None:
     """Return minimum and maximum of a result that counts from a first number, by its arguments."""
     end = given["end"]
     plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end

@@ -38,11 +38,13 @@ from micronpu.ops.tables.table import is_near, wide_table_entries
 from micronpu.upstream.torch import FakeTensor, schema_of, tree_map
 
 Values: TypeAlias = dict[Node, Any]
-Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
+Known: TypeAlias = Mapping[Node, Any]
+"""Values that were computed; only the step of a node knows what kind of value they are."""
+Step: TypeAlias = Callable[[Known], Any]
 Value = TypeVar("Value")
-Hook: TypeAlias = Callable[[Node, Any, Mapping[Node, Any]], Any]
+Hook: TypeAlias = Callable[[Node, Any, Known], Any]
 """Gets a node, its value, and the values of its operands; returns the value that is read instead."""
-_NOTHING: Mapping[Node, Any] = MappingProxyType({})
+_NOTHING: Known = MappingProxyType({})
 
 
 def step_of(module: GraphModule, node: Node, function: Callable[..., object] | None = None) -> Step:
@@ -65,7 +67,7 @@ def copying_step(module: GraphModule, node: Node) -> Step:
     return step_of(module, node, functools.partial(_copying, node.target) if is_mutable(node) else None)
 
 
-def called(node: Node, values: Mapping[Node, object]) -> Any:
+def called(node: Node, values: Known) -> Any:
     """Return the result of a call for values of its operands; one that it writes into is copied."""
     function = functools.partial(_copying, node.target) if is_mutable(node) else _function(node)
     return _called(function, node.args, node.kwargs, values)
@@ -91,11 +93,11 @@ def truncated_quotient(x: Any, divisor: Any, rounding_mode: str = "trunc") -> to
     return torch.where(negates, -quotient, quotient)
 
 
-def _attribute(module: GraphModule, node: Node, _: Mapping[Node, object]) -> object:
+def _attribute(module: GraphModule, node: Node, _: Known) -> object:
     return read(module, node)
 
 
-def _called(function: Callable[..., Any], args: Any, kwargs: Any, values: Mapping[Node, Any]) -> Any:
+def _called(function: Callable[..., Any], args: Any, kwargs: Any, values: Known) -> Any:
     given: Any = map_arg(args, values.__getitem__)
     return function(*given, **map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
 
@@ -149,7 +151,7 @@ class Run:
             pass
         return self._graph.process_outputs(values[self._wanted[0]])
 
-    def values(self, known: Mapping[Node, object] = _NOTHING, *inputs: object, behind: Hook | None = None) -> Values:
+    def values(self, known: Known = _NOTHING, *inputs: object, behind: Hook | None = None) -> Values:
         """Return the values of the wanted nodes."""
         values = {**self._fixed, **known}
         for _ in self.each(values, *inputs, behind=behind):
@@ -196,7 +198,7 @@ def evaluate(module: GraphModule, value: Any) -> Any:
     return map_arg(value, values.__getitem__)
 
 
-def _detached(node: Node, value: Value, _: Mapping[Node, object]) -> Value | torch.Tensor:
+def _detached(node: Node, value: Value, _: Known) -> Value | torch.Tensor:
     return value.detach() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
 
 

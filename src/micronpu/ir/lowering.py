@@ -17,7 +17,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.docstrings import docstring
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments
-from micronpu.ir.facts import Facts
+from micronpu.ir.facts import Facts, Given
 from micronpu.ir.types import DType
 
 
@@ -90,7 +90,7 @@ class FloatCall:
     """The call that computes a value of the float program."""
 
     overload: str  # of the called operator
-    given: Mapping[str, Any]  # its arguments by the names of the schema, defaults filled in
+    given: Given  # its arguments by the names of the schema, defaults filled in
     readers: int  # number of operators that read the value
 
 
@@ -112,7 +112,7 @@ class Writer(AtenArguments, Protocol):
     """
 
     @property
-    def given(self) -> Mapping[str, Any]:
+    def given(self) -> Given:
         """Arguments of the operator by schema name, with defaults."""
 
     @property

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenNode, axis_of
-from micronpu.ir.facts import Facts
+from micronpu.ir.facts import Facts, Given
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import NewValues, Op, Permutation, Permuted, Value, shares_qparams
@@ -277,7 +277,7 @@ TRANSPOSES = tuple(f"{name}{copy}.{form}" for name, form in _PERMUTATIONS for co
 """Overloads that permute axes."""
 
 
-def order_of(given: Mapping[str, Any], rank: int) -> list[int]:
+def order_of(given: Given, rank: int) -> list[int]:
     """Return the axes of the operand of one of `TRANSPOSES` in the order of the result."""
     if "dims" in given:
         return [int(d) % rank for d in given["dims"]]

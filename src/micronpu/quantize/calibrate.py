@@ -58,7 +58,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
     the largest number that it has seen.
     """
 
-    def check(turn: Iterator[Node], module: nn.Module, values: tuple[Any, ...]) -> None:
+    def check(turn: Iterator[Node], module: nn.Module, values: tuple[torch.Tensor, ...]) -> None:
         node, x = next(turn), values[0]
         if not x.is_floating_point() or not x.numel():
             return

@@ -24,7 +24,7 @@ import torch
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.graphs import GraphModule, Node, operand
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
-from micronpu.frontend.run import Run
+from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import States, attribute
 from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities, facts_of
@@ -74,7 +74,7 @@ class _Sizes:
         self._counts: dict[Node, int] = {}
         self._squares: dict[Node, list[torch.Tensor]] = {}
 
-    def see(self, n: Node, result: Any, values: Mapping[Node, Any]) -> object:
+    def see(self, n: Node, result: Any, values: Known) -> object:
         """Record the sizes of a norm's rows behind its call."""
         if n in self._norms:
             x = values[operand(n)]

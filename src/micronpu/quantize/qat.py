@@ -36,6 +36,7 @@ from micronpu.frontend.graphs import GraphModule, Node, called_modules, nodes_wh
 from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of, substitute
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
+from micronpu.ir.facts import Given
 from micronpu.ir.lowering import facts_of
 from micronpu.ops.convolution import BY_AXES, TRANSPOSED
 from micronpu.ops.facts import LAYERS
@@ -491,7 +492,7 @@ def _foldable(layer: object) -> bool:
     return overload_name(layer) not in TRANSPOSED or given["groups"] == 1
 
 
-def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> Node | None:
+def _identity_layer(model: GraphModule, node: Node, given: Given) -> Node | None:
     value = given["input"].meta["val"]
     spatial = value.dim() - 2
     overload, mean = BY_AXES.get(spatial), attribute(model, given["running_mean"])
@@ -507,7 +508,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
     return layer
 
 
-def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any], frozen: bool) -> None:
+def _rewrite(model: GraphModule, norm: Node, layer: Node, given: Given, frozen: bool) -> None:
     axis, eps = int(overload_name(layer) in TRANSPOSED), float(given["eps"])
     gamma, beta, mean, variance = (given[k] for k in ("weight", "bias", "running_mean", "running_var"))
     own = arguments(layer)

@@ -30,7 +30,7 @@ from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend import program
 from micronpu.frontend.graphs import GraphModule, Node, by_name
-from micronpu.frontend.run import Run, Step, Values, copying_step, is_mutable, step_of
+from micronpu.frontend.run import Known, Run, Step, Values, copying_step, is_mutable, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.nodes import moves, observer_of
@@ -105,7 +105,7 @@ def _fast_or(fast: Callable[..., object], function: Any, *given: Any) -> object:
     return function(*given) if made is None else made
 
 
-def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Mapping[Node, Any]) -> object:
+def _shortened(short: Any, step: Step, source: Any, in_float: bool, values: Known) -> object:
     x = values[source]
     return short(x) if x.dtype is torch.float32 or (in_float and x.is_floating_point()) else step(values)
 
@@ -149,21 +149,25 @@ def _ended(scale: float, zero_point: int, least: int, most: int, dtype: torch.dt
     return x.nan_to_num(math.nan, (most - zero_point) * scale, (least - zero_point) * scale)
 
 
-def _quantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
+def _quantized(
+    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
+) -> torch.Tensor | None:
     if x.dtype is not torch.float32:
         return None
     return hardtanh_((x * (1.0 / scale)).round_().add_(zero_point), least, most).to(dtype)
 
 
-def _dequantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
+def _dequantized(
+    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
+) -> torch.Tensor | None:
     if x.dtype is not dtype or x.dtype is torch.float32:
         return None
     return x.to(torch.float32).sub_(zero_point).mul_(scale)
 
 
 def _dequantized_channels(
-    x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: object
-) -> object:
+    x: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None, axis: int, *limits: object
+) -> torch.Tensor | None:
     if x.dtype is not limits[-1] or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
         return None
     shape = [1] * x.dim()
@@ -369,7 +373,7 @@ class DequantizedReference:
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer of floats with its exact result and its own."""
 
-        def behind(node: Node, value: object, values: Mapping[Node, object]) -> object:
+        def behind(node: Node, value: object, values: Known) -> object:
             if not program.is_conversion(node):
                 return value
             operand = exact[node.all_input_nodes[0]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from micronpu.frontend.graphs import GraphModule, Node, map_arg, place_of
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
+from micronpu.ir.facts import Given
 from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CONVERSION, PRODUCT
@@ -59,7 +60,7 @@ class GraphWriter(NodeArguments):
         self._mode: Any = next((m for m in modes if m is not None), None) or contextlib.nullcontext()
 
     @property
-    def given(self) -> Mapping[str, Any]:
+    def given(self) -> Given:
         return self.arguments
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ErrorsAs, MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.worker import Worker
@@ -74,7 +74,7 @@ def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Ar
 
 def pack_all(values: Sequence[object]) -> tuple[list[Any], list[bytes]]:
     """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged."""
-    heads: list[object] = []
+    heads: list[Any] = []
     blobs: list[bytes] = []
     tensors = (np.ndarray, sys.modules["torch"].Tensor) if "torch" in sys.modules else (np.ndarray,)
     for position, value in enumerate(values):
@@ -152,11 +152,12 @@ class IsolatedProgram:
         described, sent = pack_all(inputs)
         most = _SHORT * (1 + len(outputs)) + sum(0 if v is None else v.bytes for v in outputs)
         head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent, most)
-        other = PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it")
-        with ErrorsAs(lambda _: other, own=()):  # a process that was taken over answers anything
+        try:
             if not all(map(_fits, head["outputs"], outputs)) or len(head["outputs"]) != len(outputs):
                 raise ValueError("other results than the program has")
             return unpack_all(head["outputs"], blobs, arrays)
+        except Exception as error:  # a process that was taken over answers anything
+            raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
 
     def save(self, values: bool) -> list[bytes]:
         """Return the recorded ETDump, and the recorded values if requested."""
@@ -219,8 +220,8 @@ def _fits(head: object, output: TensorValue | None) -> bool:
 def _raise_error(answer: dict[str, Any]) -> None:
     if (kind := answer.get("error")) is not None:
         made = getattr(micronpu.base.errors, str(kind), None)
-        known = made if is_class(made, MicroNpuError) else PayloadError
-        raise known(str(answer.get("what")), hint=str(answer.get("hint")))
+        known = is_class(made, MicroNpuError)
+        raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
 
 
 def _environment() -> dict[str, str]:

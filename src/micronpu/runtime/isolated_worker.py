@@ -123,7 +123,7 @@ def _limit_time(seconds: float | None) -> None:
         _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + each)
 
 
-def _answer(program: ArrayProgram, head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, object], list[bytes]]:
+def _answer(program: ArrayProgram, head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     from micronpu.runtime.isolated import pack_all, unpack_all
 
     if head["do"] == "save":

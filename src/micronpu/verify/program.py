@@ -22,7 +22,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.graphs import GraphModule, Node, by_name, map_arg
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import Edge, ProgramView, quantizes_of
-from micronpu.frontend.run import Run
+from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import PREFIX, State, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
@@ -403,7 +403,7 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
     share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
     view = ProgramView(module)
 
-    def moved(n: Node, result: Any, values: Mapping[Node, Any]) -> Any:
+    def moved(n: Node, result: Any, values: Known) -> Any:
         edge, source = view.edge(n), n.args[0] if n.args else None
         if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in at.ROUNDED:
             return result

@@ -332,8 +332,12 @@ def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
 
 
 def _lifted(
-    observer: nn.Module, inputs: tuple[Any, ...], *, along: Mapping[int | None, Sequence[Any]], also_floor: bool
-) -> tuple[Any, ...]:
+    observer: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    *,
+    along: Mapping[int | None, Sequence[Any]],
+    also_floor: bool,
+) -> tuple[torch.Tensor, ...]:
     """Return scores, with masked ones lifted to `MASKED_FLOOR` below the lowest of the others.
 
     Masked are scores `SCORE_REACH` below the largest of their row, and rows that are completely masked.
@@ -364,7 +368,7 @@ def _lifted(
     return x.clamp(min=float(floor)), *others
 
 
-def _near_the_largest(observer: nn.Module, inputs: tuple[Any, ...]) -> tuple[object, ...]:
+def _near_the_largest(observer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
     return inputs[0].clamp(min=-at.MASKED_FLOOR), *inputs[1:]
 

@@ -207,7 +207,12 @@ class _Requirements:
         return self._prescribed(value, config) if rule.output is OutputQuantization.FIXED else config.activation
 
     def _shared(
-        self, operand: Value, value: Value, rule: QuantizationRule, config: QuantizationConfig, inputs: dict[Value, Spec]
+        self,
+        operand: Value,
+        value: Value,
+        rule: QuantizationRule,
+        config: QuantizationConfig,
+        inputs: dict[Value, Spec],
     ) -> Spec:
         """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
         operand."""

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.program import arguments, origin_of, overload_name
-from micronpu.frontend.run import Run
+from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import KEY, States, states_of
+from micronpu.ir.facts import Given
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
 from micronpu.ops.matmul import LINEAR
@@ -175,7 +176,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Pr
     return list(found.values()), left
 
 
-def _weight_nodes(given: Mapping[str, Any], name: str) -> Iterator[Node]:
+def _weight_nodes(given: Given, name: str) -> Iterator[Node]:
     """The constants that are weights of an operator, without its biases."""
     candidates = given["params"] if name in RECURRENT else [given["weight"]]
     for weight in candidates:
@@ -189,7 +190,7 @@ def _tensor(node: Node) -> Tensor:
     return tensor_of(owner, str(node.target))
 
 
-def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> str:
+def _objection(given: Given, name: str, weights: Sequence[Node]) -> str:
     """Reason why an operator's weights cannot have the pattern, or ""."""
     if name in _DENSE_ONLY:
         return "only convolutions of one and two dimensions and linear layers can be sparse"
@@ -203,7 +204,7 @@ def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> 
     return ""
 
 
-def _picture(given: Mapping[str, Any], flattens: Set[Node]) -> tuple[int, ...]:
+def _picture(given: Given, flattens: Set[Node]) -> tuple[int, ...]:
     """Sizes [C, ...] of the image that a linear layer reads flattened, or ()."""
     source, columns = given["input"], _tensor(given["weight"]).shape[1]
     while source in flattens:
@@ -384,7 +385,7 @@ class Moments:
     def mean(self, attribute: str) -> Tensor:
         return self.moments[attribute] / max(self.samples[attribute], 1)
 
-    def _add_inputs(self, n: Node, result: object, values: Mapping[Node, Any]) -> object:
+    def _add_inputs(self, n: Node, result: object, values: Known) -> object:
         layer = self._layer_of.get(n.name)
         if layer is None:
             return result
@@ -413,7 +414,7 @@ class Moments:
 
 
 def read_by_kernel(
-    given: dict[str, Any], most: int, generator: torch.Generator, result: Tensor | None = None
+    given: Given, most: int, generator: torch.Generator, result: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return [samples, KH * KW * C] of a convolution's input; for grouped convolutions, of all groups with one common
     mean.
@@ -464,7 +465,7 @@ def _each(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def _read_by_steps(overload: str, given: dict[str, Any]) -> Iterator[Tensor]:
+def _read_by_steps(overload: str, given: Given) -> Iterator[Tensor]:
     """Inputs of the weights of a recurrent layer, in the order of its parameters: inputs, then states.
 
     Layers and directions run one by one, so that the states of all steps are available.

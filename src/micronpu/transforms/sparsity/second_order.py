@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from torch import Tensor
 from micronpu.frontend.graphs import GraphModule, Node, by_name, map_arg
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.run import Run, Values
+from micronpu.ir.facts import Given
 from micronpu.ir.pattern import KEPT
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
@@ -261,7 +261,7 @@ class _Sums:
         self.count = 0
         self.xx = self.yx = self.x = self.y = torch.zeros((), dtype=torch.float64)
 
-    def add(self, node: Node, matrix: Matrix, given: dict[str, Any], y: Tensor) -> None:
+    def add(self, node: Node, matrix: Matrix, given: Given, y: Tensor) -> None:
         if overload_name(node) in CONVOLUTIONS:
             x, sampled = read_by_kernel(given, self._per_row, self._generator, y)
             assert sampled is not None
