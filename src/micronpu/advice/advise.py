@@ -17,7 +17,7 @@ from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
-from micronpu.frontend.graphs import GraphModule, Node, nodes_where
+from micronpu.frontend.graphs import GraphModule, Node, nodes_where, operand
 from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, clean, copied, replace_each
@@ -48,8 +48,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
     placeholders = graph.find_nodes(op="placeholder")
     for node in nodes_where(module, is_any_dequantize):
-        source = node.args[0]
-        assert isinstance(source, Node)
+        source = operand(node)
         value = quantized_from(source)
         if source in placeholders and (edge := view.edge(node)) is not None:
             i = placeholders.index(source)

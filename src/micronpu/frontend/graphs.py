@@ -12,39 +12,34 @@ Lists of nodes are made at once, so that the caller may change the graph while i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import Graph as Graph
 from torch.fx import GraphModule as GraphModule
 from torch.fx import Node as Node
 from torch.fx import map_arg as map_arg
 
-from micronpu.frontend.program import overload_name
+from micronpu.frontend.program import ProgramView, overload_name
 
+Program: TypeAlias = GraphModule | ExportedProgram | ProgramView
 Found = TypeVar("Found")
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class HasGraph(Protocol):
-    """A module with a graph, an exported program or a view of one."""
-
-    @property
-    def graph(self) -> Graph: ...
-
-
-def calls(model: HasGraph, *overloads: str) -> list[Node]:
+def calls(model: Program, *overloads: str) -> list[Node]:
     """Return the calls of functions, or of these operators alone; the caller may change the graph meanwhile."""
     called = (node for node in model.graph.nodes if node.op == "call_function")
     return [node for node in called if not overloads or overload_name(node) in overloads]
 
 
-def nodes_where(model: HasGraph, holds: Callable[[Node], object]) -> list[Node]:
+def nodes_where(model: Program, holds: Callable[[Node], object]) -> list[Node]:
     """Return the nodes for which a function returns a true value; the caller may change the graph meanwhile."""
     return [node for node in model.graph.nodes if holds(node)]
 
 
-def findings(model: HasGraph, find: Callable[[Node], Found | None]) -> dict[Node, Found]:
+def findings(model: Program, find: Callable[[Node], Found | None]) -> dict[Node, Found]:
     """Return what a function returns for each node, without None."""
     return {node: found for node in model.graph.nodes if (found := find(node)) is not None}
 
@@ -70,12 +65,12 @@ def place_of(getitem: Node) -> int:
     return place
 
 
-def returned(model: HasGraph) -> tuple[Any, ...]:
+def returned(model: Program) -> tuple[Any, ...]:
     """Return the nodes that a program returns, and constants among them."""
     found = model.graph.output_node().args[0]
     assert isinstance(found, (tuple, list)), "a program returns a tuple"
     return tuple(found)
 
 
-def by_name(model: HasGraph) -> dict[str, Node]:
+def by_name(model: Program) -> dict[str, Node]:
     return {node.name: node for node in model.graph.nodes}

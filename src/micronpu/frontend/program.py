@@ -567,6 +567,3 @@ class ProgramView:
             return QParams.per_channel([1.0] * scales.numel(), int(values["axis"]))
         zero_list = [0] * scales.numel() if zeros is None else [int(z) for z in zeros.reshape(-1).tolist()]
         return QParams.per_channel(scales.reshape(-1).tolist(), int(values["axis"]), zero_list)
-
-    def compute_nodes(self) -> Iterator[Node]:
-        return (n for n in self.graph.nodes if is_compute(n))

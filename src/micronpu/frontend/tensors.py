@@ -25,7 +25,7 @@ from torch.fx.graph import CodeGen
 from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import IN_TRAINING
-from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, calls, nodes_where, returned
+from micronpu.frontend.graphs import Graph, GraphModule, Node, by_name, calls, nodes_where, operand, returned
 from micronpu.frontend.program import calls_into, overload_name, overload_of, substitute
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE, NEGATED_VIEW, NEGATIVE
@@ -380,8 +380,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
             substitute(reader, holder)
 
     for write in (nodes[name] for name in names):
-        source, value = write.args[:2]
-        assert isinstance(source, Node) and isinstance(value, Node)
+        source, value = operand(write), operand(write, 1)
         if str(source.target) not in found:
             substitute(write, value)
             hold_in_an_input(str(source.target), value)

@@ -18,6 +18,7 @@ from micronpu.base.texts import plural
 from micronpu.frontend import program
 from micronpu.frontend.facts import SEARCHED, SETTING
 from micronpu.frontend.graphs import Node as FxNode
+from micronpu.frontend.graphs import nodes_where
 from micronpu.frontend.importer import import_of
 from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.lowering import LOWERINGS, Decomposition
@@ -225,7 +226,7 @@ class Decisions:
         self, number: Mapping[Unit, int], on_core: Mapping[Unit, Mapping[str, tuple[str, ...]]]
     ) -> tuple[Verdict, ...]:
         verdicts: dict[FxNode, Verdict] = {}
-        for node in self.view.compute_nodes():
+        for node in nodes_where(self.view, program.is_compute):
             unit = self._unit_of.get(node)
             if unit is None:
                 if not feeds_only_constants(self.view, node):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg, place_of, returned
+from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg, operand, place_of, returned
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -187,9 +187,9 @@ def move_integers(module: GraphModule) -> bool:
         for node in dropped:
             del chosen[node]
     for node, qparams in chosen.items():
-        for operand in node.all_input_nodes:
-            if operand not in chosen:
-                node.replace_input_with(operand, integers_behind(operand))
+        for before in node.all_input_nodes:
+            if before not in chosen:
+                node.replace_input_with(before, integers_behind(before))
         node.meta["val"] = value_of(node).to(qparams.torch_dtype)
         for reader in quantizes_of(node):
             substitute(reader, node)
@@ -233,12 +233,11 @@ def _decision(node: Node) -> Node | None:
         return None
     steps = [node]
     for wanted in (is_dequantize, is_quantize, is_float_cast):
-        operand = steps[-1].args[0]
-        if not isinstance(operand, Node) or not wanted(operand):
+        before = steps[-1].args[0]
+        if not isinstance(before, Node) or not wanted(before):
             return None
-        steps.append(operand)
-    source = steps[-1].args[0]
-    assert isinstance(source, Node)
+        steps.append(before)
+    source = operand(steps[-1])
     dtype, qparams = value_of(node).dtype, Edge.of(steps[1])
     if value_of(source).dtype is not dtype or qparams is None or qparams != Edge.of(steps[2]):
         return None

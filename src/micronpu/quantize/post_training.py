@@ -15,7 +15,7 @@ from torch import nn
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.facts import EXTREMES, PREPARED
-from micronpu.frontend.graphs import GraphModule, Node, called_modules
+from micronpu.frontend.graphs import GraphModule, Node, called_modules, operand
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
 from micronpu.quantize.nodes import NodeValues
@@ -131,8 +131,7 @@ def _convert(model: GraphModule, node: Node, observer: Any, is_constant: bool) -
 
     x -> observer -> (a, b, c)        x -> quantize -> (dequantize -> a, dequantize -> (b, c))
     """
-    graph, source = model.graph, node.args[0]
-    assert isinstance(source, Node)
+    graph, source = model.graph, operand(node)
     scale, zero_point = observer.calculate_qparams()
     per_channel = observer.qscheme == torch.per_channel_symmetric
     origin = NodeSource(None, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
@@ -209,8 +208,7 @@ def _drop_repeated(prepared: GraphModule) -> None:
     modules = dict(prepared.named_modules(remove_duplicate=False))
     known: dict[tuple[Node, int], Node] = {}
     for node, observer in reversed(list(called_modules(prepared, nn.Module))):  # the first reader's is last
-        source = node.args[0]
-        assert isinstance(source, Node)
+        source = operand(node)
         same = source.op == "call_module" and modules[str(source.target)] is observer
         first = source if same else known.setdefault((source, id(observer)), node)
         if first is not node:
@@ -222,8 +220,7 @@ def _drop_repeated(prepared: GraphModule) -> None:
 def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Node]) -> None:
     """x -> own -> cat        x -> own -> whole -> cat"""
     for seen in nodes:
-        value = seen.args[0]
-        assert isinstance(value, Node)
+        value = operand(seen)
         readers = [user for user in seen.users if (value.name, user.name) in part.edges]
         for reader in readers:
             prepared.add_module(name := free_name(prepared, "joint"), part.group)

@@ -21,7 +21,7 @@ from micronpu.base.texts import plural
 from micronpu.frontend.control_flow import compute_both_branches, write_out_loops
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import GraphModule, Node, map_arg, operand
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, arguments, is_conversion, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
@@ -350,8 +350,7 @@ class _Rewriter(StepGraph):
         return replace(flow, node=made)
 
     def _unpacked(self, node: Node) -> Flow | Node:
-        source, index = node.args
-        assert isinstance(source, Node)
+        source, index = operand(node), node.args[1]
         made = self._call(operator.getitem, self._flows[source].node, index)
         return replace(self._flows[source], node=made) if index == 0 or source in self._apart else made
 
