@@ -7,8 +7,7 @@ Nothing is serialized before the whole graph is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +53,7 @@ class TosaEmitter:
 
     def __init__(self) -> None:
         self._tensors: dict[Tensor, TosaTensor] = {}
-        self._constants: dict[tuple[Any, ...], TosaTensor] = {}
+        self._constants: dict[Hashable, TosaTensor] = {}
         self._operators: list[TosaOperator] = []
         self._unsigned: set[TosaTensor] = set()
         self._node: Node | None = None

@@ -58,7 +58,7 @@ class TosaOperator:
     name: str
     inputs: tuple[TosaTensor, ...]
     output: TosaTensor
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
     node: int
 
 

@@ -20,6 +20,7 @@ from torch.fx import Graph as Graph
 from torch.fx import GraphModule as GraphModule
 from torch.fx import Node as Node
 from torch.fx import map_arg as map_arg
+from torch.fx.node import Argument as Argument
 
 from micronpu.frontend.program import ProgramView, overload_name
 

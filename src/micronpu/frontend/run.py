@@ -30,12 +30,12 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError
 from micronpu.base.order import reachable
 from micronpu.frontend import program
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import Argument, GraphModule, Node, map_arg
 from micronpu.frontend.tensors import add_constant, read
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.tables.table import is_near, wide_table_entries
-from micronpu.upstream.torch import FakeTensor, schema_of, tree_map
+from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of, tree_map
 
 Values: TypeAlias = dict[Node, Any]
 Known: TypeAlias = Mapping[Node, Any]
@@ -261,7 +261,9 @@ def _stored(model: GraphModule, node: Node, number: float) -> Node:
     return add_constant(model, node, torch.tensor(float(number)), "number")
 
 
-def _written(model: GraphModule, node: Node, overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
+def _written(
+    model: GraphModule, node: Node, overload: OpOverload, args: Sequence[Argument], kwargs: dict[str, Argument]
+) -> Node:
     with model.graph.inserting_before(node):
         made = model.graph.call_function(overload, tuple(args), dict(kwargs))
     made.meta = {key: known for key, known in node.meta.items() if key not in ("val", "from_node")}

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -259,8 +260,8 @@ def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: S
     axes = range(1, len(kernel) + 1)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     view: Array = np.lib.stride_tricks.sliding_window_view(x, spans, axis=[*axes])  # type: ignore[call-overload]
-    steps: list[Any] = [slice(None), *(slice(None, None, s) for s in stride)]
-    taps: list[Any] = [..., *(slice(None, None, d) for d in dilation), slice(None)]
+    steps: list[slice] = [slice(None), *(slice(None, None, s) for s in stride)]
+    taps: list[slice | EllipsisType] = [..., *(slice(None, None, d) for d in dilation), slice(None)]
     return np.asarray(np.moveaxis(view[tuple(steps)], len(kernel) + 1, -1)[tuple(taps)])
 
 

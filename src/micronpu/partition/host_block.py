@@ -7,7 +7,7 @@ those of ExecuTorch's own lowering.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,9 @@ class Tensor:
     data: torch.Tensor | None = None  # value of a constant
     state: str = ""  # name of the buffer of a tensor that persists from call to call; ``data`` is its initial value
     is_bounded: bool = False  # True if its size grows during a run
-    source: tuple[Tensor, tuple[Any, ...]] | None = None  # the integers that it was dequantized from, and their qparams
+    source: tuple[Tensor, tuple[object, ...]] | None = (
+        None  # the integers that it was dequantized from, and their qparams
+    )
 
     @property
     def root(self) -> Tensor:
@@ -118,7 +120,7 @@ class _Shapes:
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._known: dict[Any, Any] = {}
+        self._known: dict[Hashable, Any] = {}
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self._once(torch.empty_strided, tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
@@ -152,7 +154,7 @@ class _Shapes:
             return found
 
 
-def _empty(shape: Sequence[int], dtype: torch.dtype, layout: Any) -> torch.Tensor:
+def _empty(shape: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype).to(memory_format=layout)
 
 

@@ -404,7 +404,7 @@ def calibrate_and_quantize(
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)
-    examples: list[Any] = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
+    examples: list[torch.Tensor] = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
     lifted = lift(module)
     states = states_of(lifted)
     if is_qat:

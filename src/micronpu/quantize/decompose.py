@@ -7,7 +7,7 @@ Tests in `tests/compile/ops/test_operators_elementwise.py` measure the effect of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def _walk(
 ) -> bool:
     """Traverse the program once."""
     changed = False
-    shared: dict[tuple[Any, ...], Node] = {}
+    shared: dict[Hashable, Node] = {}
     pending = deque(model.graph.nodes)
     while pending:
         node = pending.popleft()
@@ -95,14 +95,14 @@ def _walk(
         if _is_empty(node) or (only and name not in only):
             continue
         lowerings = [w for w in capabilities.decompositions(name) if w.early == early and w.name not in disabled]
-        tries: list[Callable[[GraphWriter], object]] = [
+        tries: list[Callable[[GraphWriter], Any]] = [
             w.decompose for w in lowerings if early or w.decides or is_float32(node)
         ]
         if name in clamps and is_float32(node):
             tries.append(activation_before_concat)
         for attempt in tries:
             write = GraphWriter(model, node, capabilities, shared)
-            made: object = attempt(write)
+            made = attempt(write)
             if made is not None and made is not node:
                 _replace(model, node, made, write.made)
                 shared.update({key: made for key, value in shared.items() if value is node})

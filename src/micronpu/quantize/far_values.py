@@ -195,7 +195,7 @@ def _narrow(ranges: Sequence[_Range], same: Callable[[int], int], count: int) ->
             one.ends = None
 
 
-def _are_same(found: list[Any], wanted: list[Any]) -> bool:
+def _are_same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
     """True if all results of a call are the same, but for weights of far values that are almost zero."""
     for pair in zip(found, wanted, strict=True):
         x, y = (value.double() if value.dtype == torch.bool else value for value in pair)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
+from collections.abc import Hashable
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_P
 from micronpu.quantize.writer import GraphWriter, switchable
 from micronpu.upstream.torch import OpOverload, schema_of
 
-Shared = dict[tuple[Any, ...], Node]
+Shared = dict[Hashable, Node]
 """Shared nodes, each written once; see `GraphWriter`."""
 
 

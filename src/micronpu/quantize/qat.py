@@ -32,7 +32,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
-from micronpu.frontend.graphs import GraphModule, Node, called_modules, nodes_where
+from micronpu.frontend.graphs import Argument, GraphModule, Node, called_modules, nodes_where
 from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of, substitute
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
@@ -536,7 +536,7 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: Given, frozen: 
     norm.replace_input_with(layer, unfolded)
 
 
-def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Any, ...]) -> Node:
+def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Argument, ...]) -> Node:
     name = free_name(model, type(module).__name__.lower())
     model.add_submodule(name, module)
     return model.graph.call_module(name, args)

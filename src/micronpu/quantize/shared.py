@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.solver.neighbours import dtype_name, strictest
 
-Key: TypeAlias = tuple[Any, ...]
+Key: TypeAlias = tuple[Hashable, ...]
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +48,7 @@ class GraphWriter(NodeArguments):
         model: GraphModule,
         node: Node,
         capabilities: Capabilities,
-        shared: dict[tuple[Any, ...], Node] | None = None,
+        shared: dict[Hashable, Node] | None = None,
     ) -> None:
         super().__init__(node)
         self.model = model

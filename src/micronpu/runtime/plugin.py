@@ -89,12 +89,12 @@ class Failure(NamedTuple):
     elsewhere: bool
 
 
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+_FUNCTIONS: dict[str, tuple[object, ...]] = {
     "micronpu_last_error": (ctypes.c_char_p,),
     "micronpu_set_error": (None, ctypes.c_char_p),
     "micronpu_set_mode": (None, ctypes.c_int32),
 }
-_HOST: dict[str, tuple[Any, ...]] = {
+_HOST: dict[str, tuple[object, ...]] = {
     "quiet": (None,),
     "has_operator": (ctypes.c_int32, ctypes.c_char_p),
     "load": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_void_p),

@@ -251,7 +251,7 @@ class _Rewriter(StepGraph):
 
     def _resize(self, node: Node, made: Node, axis: int, frames: int) -> None:
         """Replace the number of frames in the arguments of a copy that are the size of the result."""
-        sizes: list[Any] = list(node.meta["val"].shape)
+        sizes: list[int] = list(node.meta["val"].shape)
         sizes[axis] = frames
         new = {"size": sizes} | ({"output_size": sizes[2:], "scale_factors": None} if axis >= 2 else {})
         made.args = tuple(new.get(n, given) for n, given in zip(arguments(node), made.args, strict=False))

@@ -367,7 +367,7 @@ class LiteRtBuilder(NetworkBuilder):
         self.graphs = dict(graphs)
         self.variables: dict[tuple[int, int], str] = {}
         self.initial: dict[str, Array] = {}
-        self.kinds: dict[str, tuple[Any, ...]] = {}
+        self.kinds: dict[str, tuple[object, ...]] = {}
         self.by_name: dict[str, State] = {}
         self._values: dict[tuple[int, int], LitertValue] = {}
         self._constants: dict[tuple[int, int], Array] = {}

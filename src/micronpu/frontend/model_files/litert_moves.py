@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from operator import methodcaller
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,7 @@ def _strided_slice(build: LiteRtBuilder, operator: FileOperator) -> None:
     masks = {n: int(operator.option(f"{n}Mask", 0)) for n in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     if masks["ellipsis"] or masks["newAxis"] or operator.option("offset", False) or min(step) < 1:
         raise operator.error("has an ellipsis, a new axis, an offset or a negative step", "plain slices in the model")
-    cuts: list[Any] = []
+    cuts: list[slice | int] = []
     for i, n in enumerate(operator.operand(0).shape[: len(begin)]):
         if masks["shrinkAxis"] >> i & 1:
             cuts.append(begin[i])

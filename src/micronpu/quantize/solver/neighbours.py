@@ -321,7 +321,7 @@ def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
         found = {score: all_axes[score] for score in groups[observer]}
         if not all(found.values()):
             continue
-        along: dict[int | None, list[tuple[Any, ...]]] = {}
+        along: dict[int | None, list[tuple[object, ...]]] = {}
         for score, axes in found.items():
             for axis in axes:
                 along.setdefault(axis, []).append(score.shape or ())
@@ -335,7 +335,7 @@ def _lifted(
     observer: nn.Module,
     inputs: tuple[torch.Tensor, ...],
     *,
-    along: Mapping[int | None, Sequence[Any]],
+    along: Mapping[int | None, Sequence[tuple[object, ...]]],
     also_floor: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Return scores, with masked ones lifted to `MASKED_FLOOR` below the lowest of the others.

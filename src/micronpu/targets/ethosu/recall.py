@@ -41,7 +41,7 @@ def known_plan(graph: Graph, spec: EthosUOptions, plan: Callable[[], Planned]) -
     return found
 
 
-def described(graph: Graph) -> tuple[Any, ...]:
+def described(graph: Graph) -> tuple[object, ...]:
     """All properties of a graph that a plan depends on, as hashable values."""
     numbers: dict[Tensor, int] = {}
 

@@ -112,7 +112,7 @@ _HANDLE = ctypes.c_void_p
 # A pointer and a count:
 _BYTES = ctypes.c_char_p, ctypes.c_uint64
 _REGIONS, _RANGES = (ctypes.POINTER(_Region), ctypes.c_int32), (ctypes.POINTER(_Range), ctypes.c_int32)
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+_FUNCTIONS: dict[str, tuple[object, ...]] = {
     "ethosu_sim_create": (_HANDLE, ctypes.c_int32, ctypes.c_int32),
     "ethosu_sim_destroy": (None, _HANDLE),
     "ethosu_sim_reset": (None, _HANDLE),
