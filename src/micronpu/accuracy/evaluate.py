@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.subject import ProgressCallback, Row, Sequences, begun_anew
 from micronpu.base.arguments import check_text, check_type, described
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ModelError, OptionError, first_line, one_of
+from micronpu.base.errors import ModelError, OptionError, one_of, reason
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
@@ -439,7 +439,7 @@ def run_float(
             raise
         except (Exception, SystemExit) as error:  # a forward that calls sys.exit must not end the user's process
             raise ModelError(
-                f"The model cannot compute the data: {first_line(error) or type(error).__name__}.",
+                f"The model cannot compute the data: {reason(error)}.",
                 hint="model(*inputs) in eager mode, which fails alike",
             ) from error
 

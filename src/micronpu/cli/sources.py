@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from micronpu.base import timing
-from micronpu.base.errors import FileError, ModelError, OptionError, first_line
+from micronpu.base.errors import FileError, ModelError, OptionError, reason
 from micronpu.base.files import check_name
 from micronpu.base.texts import plural
 from micronpu.cli import console
@@ -119,7 +119,7 @@ def _pixels(file: Path, channels: int, height: int, width: int) -> object:
                 fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
         return np.array(fitted, np.uint8).reshape(height, width, channels)
     except (OSError, ValueError, SyntaxError, *too_large) as error:
-        said = first_line(error) or type(error).__name__
+        said = reason(error)
         raise FileError(f"{file} is no picture that can be read: {said}.", hint="leave it out of the folder") from error
 
 

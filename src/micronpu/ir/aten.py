@@ -5,6 +5,7 @@ Operators know ATen only through this interface, so that they can be read, teste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -85,12 +86,15 @@ class AtenNode(AtenArguments, Protocol):
         """A constant operand."""
 
 
+def one_each(given: int | Sequence[int], count: int) -> list[int]:
+    """Return a number for each of several axes; a single number is for all of them."""
+    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
+    return sizes * count if len(sizes) == 1 else sizes
+
+
 def sizes_of(node: AtenArguments, argument: str, count: int) -> tuple[int, ...]:
     """Return a size argument of an operator with ``count`` spatial axes; one number is for all of them."""
-    given = node.value(argument)
-    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
-    if len(sizes) == 1:
-        sizes *= count
+    sizes = one_each(node.value(argument), count)
     if len(sizes) != count:
         expected = f"{count} {'is' if count == 1 else 'are'} expected"
         raise UnsupportedError(f"`{argument}` of {node.overload} has {plural(len(sizes), 'number')} where {expected}.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.aten import AtenNode, sizes_of
+from micronpu.ir.aten import AtenNode, one_each, sizes_of
 from micronpu.ir.facts import Facts
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
@@ -23,11 +23,6 @@ from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import Pad, inverse, reshaped, transposed
 from micronpu.ops.slicing import Concat
 from micronpu.ops.tiling import strided
-
-
-def _triple(given: Any) -> list[int]:
-    sizes = [int(v) for v in (given if isinstance(given, (list, tuple)) else [given])]
-    return sizes * 3 if len(sizes) == 1 else sizes
 
 
 def _in_two_steps(write: Writer, x: Float, pool: Any) -> Float:
@@ -58,8 +53,8 @@ def _max_pool(write: Writer) -> Float:
     read = write.read() if several else None
     if several and (read is None or not read <= {0}):
         return None
-    kernel, padding, dilation = (_triple(given[name]) for name in ("kernel_size", "padding", "dilation"))
-    stride = _triple(given["stride"] or kernel)
+    kernel, padding, dilation = (one_each(given[name], 3) for name in ("kernel_size", "padding", "dilation"))
+    stride = one_each(given["stride"] or kernel, 3)
 
     def pool(x: Float, places: Sequence[int | None]) -> Float:
         sizes = (_at(kernel, places, 1), _at(stride, places, 1), _at(padding, places, 0), _at(dilation, places, 1))
@@ -73,8 +68,8 @@ def _max_pool(write: Writer) -> Float:
 def _avg_pool(write: Writer) -> Float:
     """The mean over a window -> the mean over its rows and columns, then over its depth."""
     given = write.given
-    kernel, padding = (_triple(given[name]) for name in ("kernel_size", "padding"))
-    stride, divisor = _triple(given["stride"] or kernel), given["divisor_override"]
+    kernel, padding = (one_each(given[name], 3) for name in ("kernel_size", "padding"))
+    stride, divisor = one_each(given["stride"] or kernel, 3), given["divisor_override"]
     if divisor is not None and given["ceil_mode"]:
         return None
 
@@ -128,7 +123,7 @@ def _convolution_in_groups(write: Writer) -> Float:
         first = o // (outputs // groups) * inner
         dense[o, first : first + inner] = weight[o]
     names = ("stride", "padding", "dilation")
-    sizes = [_triple(given[name]) for name in names]
+    sizes = [one_each(given[name], 3) for name in names]
     return write("conv3d.default", given["input"], write.constant(dense), given["bias"], *sizes, 1)
 
 
@@ -143,7 +138,7 @@ def _transposed_convolution(write: Writer) -> Float:
     if int(given["groups"]) != 1 or weight is None or write.is_trained(given["weight"]) or len(write.shape(x)) != 5:
         return None
     names = ("stride", "padding", "output_padding", "dilation")
-    stride, padding, extra, dilation = (_triple(given[name]) for name in names)
+    stride, padding, extra, dilation = (one_each(given[name], 3) for name in names)
     count, channels, depth, height, width = write.shape(x)
     images = []
     for i in range(depth):

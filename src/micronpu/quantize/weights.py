@@ -33,6 +33,7 @@ from micronpu.frontend.graphs import GraphModule, Node, calls, findings, map_arg
 from micronpu.frontend.program import arguments, is_float32, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute, set_attribute
 from micronpu.frontend.units import multiply_accumulates
+from micronpu.ir.aten import one_each
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ops import facts
 from micronpu.ops.convolution import CONVOLUTIONS_2D
@@ -259,12 +260,12 @@ class Statistics:
             return x.reshape(-1, x.shape[-1], 1, 1), [(1, 1, 1)] * 2
         given, shape = self._given, self._taps
         x = x.reshape(-1, *x.shape[-1 - len(shape) :])  # some have no axis N
-        stride, dilation = (_sizes(given[k], len(shape)) for k in ("stride", "dilation"))
+        stride, dilation = (one_each(given[k], len(shape)) for k in ("stride", "dilation"))
         if isinstance(given["padding"], str):
             reach = [d * (k - 1) for d, k in zip(dilation, shape, strict=True)]
             sides = [(r // 2, r - r // 2) if given["padding"] == "same" else (0, 0) for r in reach]
         else:
-            sides = [(p, p) for p in _sizes(given["padding"], len(shape))]
+            sides = [(p, p) for p in one_each(given["padding"], len(shape))]
         windows = list(zip(shape, stride, dilation, strict=True))
         if self._name not in CONVOLUTIONS_2D:
             x, windows, sides = x.unsqueeze(2), [(1, 1, 1), *windows], [(0, 0), *sides]
@@ -296,11 +297,6 @@ class Statistics:
 def _taps(x: torch.Tensor, axis: int, size: int, stride: int, dilation: int) -> torch.Tensor:
     """Return the windows along an axis, a view whose new last axis is the position in the window."""
     return x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-
-
-def _sizes(value: Any, count: int) -> list[int]:
-    values = [int(v) for v in (value if isinstance(value, list | tuple) else [value])]
-    return values * count if len(values) == 1 else values
 
 
 def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> None:

@@ -25,6 +25,7 @@ from micronpu.frontend.graphs import GraphModule, Node, map_arg, operand
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, arguments, is_conversion, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
+from micronpu.ir.aten import one_each
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.facts import SAME_AXES, WRITE, axis_behind
@@ -274,7 +275,7 @@ class _Rewriter(StepGraph):
             raise self._refuse(node, "has time as its batch or its channels", "dim=.. with the axis of time")
         kernel = given["weight"].meta["val"].shape[flow.axis]
         sides = rank - 2
-        stride, dilation = (_listed(given[k], sides) for k in ("stride", "dilation"))
+        stride, dilation = (one_each(given[k], sides) for k in ("stride", "dilation"))
         if isinstance(given["padding"], str):
             total = dilation[place] * (kernel - 1) if given["padding"] == "same" else 0
             if any(
@@ -286,7 +287,7 @@ class _Rewriter(StepGraph):
             padding, left = [0] * sides, total // 2
             right = total - left
         else:
-            padding = _listed(given["padding"], sides)
+            padding = one_each(given["padding"], sides)
             left = right = padding[place]
             padding[place] = 0
         reach = dilation[place] * (kernel - 1)
@@ -304,9 +305,9 @@ class _Rewriter(StepGraph):
         place = flow.axis - (source.meta["val"].dim() - sides)
         if place < 0:
             return replace(self._flow(node, source), node=self._copy(node))
-        kernel = _listed(given["kernel_size"], sides)
-        stride = _listed(given["stride"] or kernel, sides)
-        padding, dilation = _listed(given["padding"], sides), _listed(given.get("dilation", 1), sides)
+        kernel = one_each(given["kernel_size"], sides)
+        stride = one_each(given["stride"] or kernel, sides)
+        padding, dilation = one_each(given["padding"], sides), one_each(given.get("dilation", 1), sides)
         if kernel[place] == source.meta["val"].shape[flow.axis] and node.meta["val"].shape[flow.axis] == 1:
             return self._whole(node)
         if padding[place] or given.get("ceil_mode"):
@@ -443,9 +444,3 @@ class _Rewriter(StepGraph):
 
 def _shape(node: Node) -> Sequence[int]:
     return tuple(node.meta["val"].shape)
-
-
-def _listed(value: Any, count: int) -> list[int]:
-    """A number for each axis."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values if len(values) == count else [values[0]] * count

@@ -6,15 +6,14 @@ The cost is counted over the whole file, before it is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
+from micronpu.base.errors import ErrorsAs, FileError, ModelError, first_line, reason
 from micronpu.upstream.torch import watched_calls
 
 
@@ -57,21 +56,19 @@ class Budget:
             return compute()
 
 
-@contextmanager
 def reading(
     place: object,
     what: str = "has options or operands that do not fit",
     hint: str = "copy the file again, or write it again with the converter that made it",
-) -> Iterator[None]:
-    """Raise `ModelError`, beginning with ``place``, instead of exceptions that are no message: any line may fail."""
-    try:
-        yield
-    except MicroNpuError:
-        raise
-    except RecursionError as error:
-        raise ModelError(f"{place} is nested too deeply.", hint="fewer branches inside of branches") from error
-    except OSError as error:  # of the machine: torch wants a temporary folder
-        hint = "room for temporary files, or another folder for them in TMPDIR"
-        raise FileError(f"{place} cannot be read: {first_line(error)}.", hint=hint) from error
-    except Exception as error:
-        raise ModelError(f"{place} {what}: {first_line(error) or type(error).__name__}.", hint=hint) from error
+) -> ErrorsAs:
+    """Context that raises `ModelError`, beginning with ``place``, instead of exceptions that are no message."""
+
+    def message(error: Exception) -> Exception:
+        if isinstance(error, RecursionError):
+            return ModelError(f"{place} is nested too deeply.", hint="fewer branches inside of branches")
+        if isinstance(error, OSError):  # of the machine: torch wants a temporary folder
+            room = "room for temporary files, or another folder for them in TMPDIR"
+            return FileError(f"{place} cannot be read: {first_line(error)}.", hint=room)
+        return ModelError(f"{place} {what}: {reason(error)}.", hint=hint)
+
+    return ErrorsAs(message)

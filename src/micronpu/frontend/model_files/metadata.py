@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import islice
 
 from micronpu.base import flatbuffer
-from micronpu.base.errors import first_line
+from micronpu.base.errors import reason
 from micronpu.base.flatbuffer import Table
 from micronpu.base.parsing import parse_json
 from micronpu.program.file_facts import FileFacts, Normalization, clean, labels_of, normalization_of
@@ -67,7 +67,7 @@ def of_onnx(properties: Sequence[tuple[str, str]], facts: FileFacts) -> FileFact
 
 
 def _without(facts: FileFacts, error: Exception) -> FileFacts:
-    what = first_line(error) or type(error).__name__
+    what = reason(error)
     return replace(facts, notes=(f"Labels in the metadata of the file are left out: {clean(what)}.",))
 
 

@@ -21,6 +21,7 @@ from micronpu.frontend.graphs import GraphModule, Node, map_arg
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import KEY, States, states_of
+from micronpu.ir.aten import one_each
 from micronpu.ir.facts import Given
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
 from micronpu.ops.convolution import CONVOLUTIONS, TRANSPOSED
@@ -429,7 +430,7 @@ def read_by_kernel(
     x, weight = given["input"], given["weight"]
     inner = weight.dim() - 2
     kernel, channels = list(weight.shape[2:]), weight.shape[1]
-    stride, dilation = (_each(given[name], inner) for name in ("stride", "dilation"))
+    stride, dilation = (one_each(given[name], inner) for name in ("stride", "dilation"))
     x = F.pad(x, _padding(given["padding"], kernel, dilation))
     if inner == 1:  # as an image of one row
         x, kernel, stride, dilation = x.unsqueeze(2), [1, *kernel], [1, *stride], [1, *dilation]
@@ -447,7 +448,7 @@ def read_by_kernel(
     return columns.permute(0, 1, 4, 3, 2).reshape(-1, places * channels), result
 
 
-def _padding(padding: object, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+def _padding(padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
     """Padding in the format of `torch.nn.functional.pad`: the last axis first."""
     found: list[int] = []
     for axis in reversed(range(len(kernel))):
@@ -455,14 +456,9 @@ def _padding(padding: object, kernel: Sequence[int], dilation: Sequence[int]) ->
             total = dilation[axis] * (kernel[axis] - 1)
             found += [total // 2, total - total // 2]
         else:
-            size = 0 if padding == "valid" else _each(padding, len(kernel))[axis]
+            size = 0 if isinstance(padding, str) else one_each(padding, len(kernel))[axis]
             found += [size, size]
     return found
-
-
-def _each(value: Any, count: int) -> list[int]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values * count if len(values) == 1 else values
 
 
 def _read_by_steps(overload: str, given: Given) -> Iterator[Tensor]:
