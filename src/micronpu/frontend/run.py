@@ -53,7 +53,7 @@ def step_of(module: GraphModule, node: Node, function: Callable[..., object] | N
     if node.op == "get_attr":
         return functools.partial(_attribute, module, node)
     if node.op == "output":
-        return functools.partial(_called, _same, node.args[:1], {})
+        return functools.partial(_called, same, node.args[:1], {})
     if function is None:
         target: Any = node.target
         function = module.get_submodule(target) if node.op == "call_module" else _function(node)
@@ -106,7 +106,7 @@ def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> object:
     return function(first.clone() if isinstance(first, torch.Tensor) else first, *args, **kwargs)
 
 
-def _same(value: Value) -> Value:
+def same(value: Value) -> Value:
     return value
 
 

@@ -30,7 +30,7 @@ from micronpu.base.order import reachable
 from micronpu.base.quiet import quiet
 from micronpu.frontend import program
 from micronpu.frontend.graphs import GraphModule, Node, by_name
-from micronpu.frontend.run import Known, Run, Step, Values, copying_step, is_mutable, step_of
+from micronpu.frontend.run import Known, Run, Step, Values, copying_step, is_mutable, same, step_of
 from micronpu.frontend.tensors import constant_nodes, states_of
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.nodes import moves, observer_of
@@ -90,7 +90,7 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     qparams: Any
     source, *qparams = node.args or (None,)
     if (in_float and program.is_dequantize(node)) or (isinstance(source, Node) and source in floats):
-        short: Callable[[Any], torch.Tensor] = _same
+        short: Callable[[Any], torch.Tensor] = same
     elif in_float and program.is_quantize(node):
         short = functools.partial(_ended, *qparams)
     elif node in floats:
@@ -121,10 +121,6 @@ def _looped(loop: Loop, in_float: bool) -> Callable[..., tuple[torch.Tensor, ...
         return loop.over(exact, x, *(edge.dequantized(s) for s, edge in zip(states, edges, strict=True)))
 
     return over
-
-
-def _same(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def _is_weight(n: Node) -> bool:
@@ -196,7 +192,7 @@ def float_values(run: Run, row: Row, *, gradients: bool = False) -> dict[str, An
 
 def unobserved_step(module: GraphModule, is_left_out: Callable[[Node], bool], node: Node) -> Step:
     """Return the step of a node; that of an observer that is left out returns its operand."""
-    return step_of(module, node, _same) if is_left_out(node) else copying_step(module, node)
+    return step_of(module, node, same) if is_left_out(node) else copying_step(module, node)
 
 
 def _followed(node: Node, value: Any, _: object) -> object:
