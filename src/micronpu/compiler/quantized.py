@@ -50,6 +50,7 @@ from micronpu.quantize.decompose import write_out
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Call, Row
 from micronpu.quantize.shared import check_qparams
+from micronpu.quantize.thresholds import UNLIKE_ROWS
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
@@ -127,12 +128,19 @@ class Quantized:
         inputs = module.graph.find_nodes(op="placeholder")
         raw = {n.name for n in inputs if any(wide not in q.args for q in quantizes_of(n))}
         warnings = tuple(w for w in self.warnings if w.rule != "unlike-features" or w.node in raw)
-        made = replace(self, module=module, warnings=warnings)
+        notes = (*self.notes, *(f"`{name}` is {_DISTANCE}" for name in facts.DISTANCES.of(module)))
+        made = replace(self, module=module, warnings=warnings, notes=notes)
         if (io := quantizer.settings.io) is None:
             return made
         integer_io = to_integer_io(module, as_bytes=io.as_bytes)
         rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
         return replace(made, integer_io=integer_io, rows=rows, examples=examples)
+
+
+_DISTANCE = (
+    f"a distance of an input, as of an autoencoder: its range and those before it are {UNLIKE_ROWS:g} times those of "
+    "calibration, and larger distances saturate. Choose a threshold by the program's results on rows beyond it."
+)
 
 
 def _without_calls(trial: Trial) -> Trial:

@@ -68,6 +68,8 @@ KEEPS_INTEGERS: Fact[bool] = Fact("micronpu_keeps_integers", False)
 """True for an operator of a quantized LiteRT file, whose own runtime defines the integers of the result."""
 DECIDED: Fact[str] = Fact("micronpu_decided", "")
 """Name of a cast that converts a boolean, computed on the core, to a number."""
+DISTANCES: Fact[tuple[str, ...]] = Fact("micronpu_distances", ())
+"""Results of a program with room beyond calibration."""
 SIZE: Fact[Any] = Fact("micronpu_size", None)
 """The size that a program with dynamic size was traced with."""
 EXTREMES: Fact[tuple[str, Any]] = Fact("micronpu_extremes", ("", None))

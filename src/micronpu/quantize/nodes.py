@@ -18,7 +18,7 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
 from micronpu.frontend.run import Function, called, elementwise
 from micronpu.frontend.tensors import attribute, constant_nodes, number, results_of, state_ends
-from micronpu.ir.facts import Form
+from micronpu.ir.facts import ANY, Form, Interval
 from micronpu.ir.lowering import Capabilities, facts_of
 from micronpu.ir.op import QuantizationRule, own_qparams
 from micronpu.ir.registry import AtenImport
@@ -123,6 +123,12 @@ class _Reader:
         value.first, value.second = ([*map(self._value, self.node.args[:2]), None, None])[:2]
         value.axis_before = functools.partial(_axis_before, self.node, of)
 
+    def _bounds_of(self, operand: Any) -> Interval:
+        """Return the bounds of an operand, which is before this one in the program."""
+        if isinstance(operand, int | float):
+            return float(operand), float(operand)
+        return ANY if (value := self._value(operand)) is None else value.bounds
+
     def _value(self, argument: object) -> Value | None:
         return self._of.get(argument) if isinstance(argument, Node) else None
 
@@ -133,6 +139,7 @@ class _Reader:
         known = facts_of(name)
         value.is_bounded, value.is_whole, value.is_one_of = known.is_bounded, known.whole, name in EXTREMA
         value.power, value.jumps = known.power_of(given), known.jumps_of(given)
+        value.bounds = known.range_of(given, self._bounds_of) if self.node.op == "call_function" else ANY
         if (line := facts.line_of(name, given, functools.partial(number, self.model))) is not None:
             value.line = (self._of[line[0]], *line[1:])
         if name in SOFTMAX and rank and value.shape is not None:

@@ -245,6 +245,7 @@ class RangeObserver(nn.Module):
         if (
             not self.widens
             or not own
+            or self.part > 1.0
             or self.calls < at.FEWEST_EXTREMES
             or math.isfinite(self.within[1] - self.within[0])
             or (self.saturation is not None and self.reach() != self.reach(self.saturation))

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.frontend.facts import EXTREMES, PREPARED
+from micronpu.frontend.facts import DISTANCES, EXTREMES, PREPARED
 from micronpu.frontend.graphs import GraphModule, Node, called_modules, operand
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import constant_nodes, free_name
 from micronpu.quantize.nodes import NodeValues
 from micronpu.quantize.solver.groups import Observer, PartObserver, leave_selected, observers_of
-from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
+from micronpu.quantize.solver.neighbours import distance_of, has_room, observe_for_neighbours, share_states
 from micronpu.quantize.specs import KEY, QuantizationAnnotation
 from micronpu.upstream.torch import FakeTensor
 
@@ -51,6 +51,7 @@ def prepared(values: NodeValues) -> GraphModule:
         inserter.observe(values.node_of[value])
     made = GraphModule(model, model.graph)
     PREPARED.say(made, True)
+    DISTANCES.say(made, tuple(v.name for v in values.returned if distance_of(v) and has_room(observers.get(v))))
     return made
 
 
@@ -114,6 +115,7 @@ def converted(model: GraphModule) -> GraphModule:
             _convert(model, node, observer, node.args[0] in constants)
     model.graph.eliminate_dead_code()
     made = GraphModule(model, model.graph)  # with what the graph still reads
+    DISTANCES.say(made, DISTANCES.of(model))
     for mode in ("train", "eval"):
         setattr(made, mode, types.MethodType(_refuse(mode), made))
     return made

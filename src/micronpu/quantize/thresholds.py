@@ -83,6 +83,9 @@ TABLE_COMPUTED = 1 << 25
 TABLE_TRIES = 3  # Lists of positions on which rows are compared with the program's results [lists; not measured]
 # Maximum time of a chosen program over int8's [ratio; int16 everywhere takes 1.0 to 1.8 in the zoo]
 SLOWDOWN = {"auto": 2.0, "accurate": 2.0}
+# Range of a distance, and of what it is computed from, over that of calibration [ratio; faults of twelve
+# autoencoders: 4 costs 4 to 9 dB more in int8]
+UNLIKE_ROWS = 2.0
 # Part of its range for a difference of which only the sign is read, with a smaller LSB than its operands [ratio; not
 # measured]
 SIGN_RANGE = 0.125

@@ -9,6 +9,9 @@ at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmo
 change from some operand on, and for the terms of a sum that these read: none needs to reach further than that and the
 other terms together.
 
+A distance of an input, as of an autoencoder: its threshold is beyond calibration on healthy rows, so that its range and
+those of the values it is computed from, back to inputs and layers, have room.
+
 A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
 range of the result ends at its value one LSB of the operand away from 0.
 
@@ -49,6 +52,7 @@ Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
 Sum: TypeAlias = tuple[Ends, tuple[Any, ...]]
 """Ends beyond which the sum of a value and others saturates, and the observers of the others."""
 
+_DISTANCES = (Form.ROW_SUM, Form.ROW_MEAN, Form.ROW_MAXIMUM)
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
 
@@ -62,6 +66,10 @@ def observe_for_neighbours(values: Values, places: Places) -> None:
     results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
     _observe_clamped(values, places, groups)
     _observe_exceeded(values, groups)
+    for distance in map(distance_of, values.returned):
+        for observer, observed in groups.items():
+            if isinstance(observer, RangeObserver) and observer.widens and not distance.isdisjoint(observed):
+                observer.part = max(observer.part, at.UNLIKE_ROWS)
     for value in values.all:
         if value.jumps and value.first is not None:  # also if it stays in float
             _set_thresholds(places, value.first, Thresholds(value.jumps))
@@ -105,6 +113,32 @@ def _observe_operands(places: Places) -> None:
             if (before := depth(of)) < at.FINER_DEPTH:
                 observer.observe_operand(of.own if both else of)  # which then passes values to the group once
                 depths[observer] = max(depths.get(observer, 0), before + 1)
+
+
+def has_room(observer: object) -> bool:
+    """Return True for an observer whose range has room for rows unlike those that calibrated."""
+    return isinstance(observer, RangeObserver) and observer.part >= at.UNLIKE_ROWS
+
+
+def distance_of(score: Value) -> frozenset[Value]:
+    """Return a distance that each row has, of an input, with what it is computed from back to inputs and layers; else
+    none.
+
+    A sum, mean or maximum of values of one sign, such as squares, is one.  If inputs reach it through layers alone, as
+    in a distance of embeddings, those clip before.  Pictures do not exceed what their pixels can be.
+    """
+    is_single = score.shape is not None and all(size == 1 for size in score.shape[1:])
+    if not is_single or math.isfinite(score.bounds[0]) == math.isfinite(score.bounds[1]):
+        return frozenset()
+    found, last = {score}, [score]
+    while last:
+        value = last.pop()
+        if value.weights is None and not value.is_constant and not value.is_clamp:
+            before = {v for v in value.float_operands if not all(map(math.isfinite, v.bounds))} - found
+            last += before
+            found |= before
+    is_distance = any(v.form in _DISTANCES for v in found) and any(v.is_input for v in found)
+    return frozenset(v for v in found if not v.is_input or len(v.shape or ()) < 4) if is_distance else frozenset()
 
 
 # ---------------------------------------------------------------- jumps

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from micronpu.ir.facts import NOWHERE, Form, Jumps
+from micronpu.ir.facts import ANY, NOWHERE, Form, Interval, Jumps
 from micronpu.ir.op import QuantizationRule
 
 Numbers: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
@@ -54,6 +54,7 @@ class Value:
     softmax_axis: int | None = None  # axis of a softmax, or None
     maximum_axis: int | None = None  # axis along which it is the largest element, with the axis kept, or None
     form: Form | None = None  # function of its operands
+    bounds: Interval = ANY  # of all its numbers, for any inputs of the program
     first: Value | None = None  # the first operand, if it is a value
     second: Value | None = None  # the second one
     # (x, factor, addend) of a value that is ``factor * x + addend``, or None.
