@@ -312,6 +312,9 @@ class Search:
         if known is None:
             known = calibrated(copied(dict(self.modules)), self.sequences, quantizers, None, self.statistics)
         modules = finished(copied(dict(known)), self.sequences, quantizers, self.statistics)
+        left = {name for name, own in settings.get("nodes", {}).items() if own.get("float")}
+        for node in (n for module in modules.values() for n in module.graph.nodes if left):
+            SEARCHED.say(node, exported_name(node, self.work) in left)
         return replace(self.rated(activations, modules, settings), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:
@@ -473,9 +476,6 @@ class Search:
         made = self.quantized(tried.activations, settings, tried.names, more)
         if made is None or made.gains_on(tried) < at.CORE_GAIN:
             return None
-        for node in made.module.graph.nodes:
-            if exported_name(node, self.work) in parts:
-                SEARCHED.say(node, True)
         return self.priced(made)
 
     def best(self, tried: Sequence[Tried], most: float) -> Tried:

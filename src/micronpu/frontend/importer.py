@@ -20,7 +20,7 @@ import torch
 from micronpu.base.arrays import Array
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.frontend.checks import hint_for
-from micronpu.frontend.facts import KEEPS_INTEGERS
+from micronpu.frontend.facts import IN_FLOAT, KEEPS_INTEGERS, SETTING
 from micronpu.frontend.graphs import Node, calls
 from micronpu.frontend.program import (
     Edge,
@@ -265,6 +265,11 @@ class Importer:
                     "floats are quantized.",
                     hint="leave it to the host, or compute with real numbers in float32",
                 )
+            if IN_FLOAT.of(reader):
+                what = f"`{reader.name}` scales features of `{source.name}` that are too unlike for one scale of int8."
+                raise UnsupportedError(what)
+            if IN_FLOAT.of(source) or SETTING.of(source) == (None,):
+                raise UnsupportedError(f"The operand `{source.name}` of `{reader.name}` stays in float.")
             raise UnsupportedError(
                 f"The operand `{source.name}` of `{reader.name}` is not quantized: no dequantize stands between.",
                 hint="quantize the model, or check why the quantizer left this operator in float",

@@ -19,7 +19,7 @@ from micronpu.report.memory import PROGRAM, MemoryReport, Region
 from micronpu.report.operations import BusTraffic, IOTensor, Latency, Operation, ResidentPrice, StateRow, idle_hotspot
 from micronpu.report.shown import JsonReport, shown
 from micronpu.report.sparsity import SparsityReport
-from micronpu.report.verdict import Verdict, host_groups
+from micronpu.report.verdict import SEARCHED_FOR, Verdict, host_groups
 from micronpu.report.warnings import BudgetResult, ReportWarning
 
 _WRITE_ONE = "a file of `micronpu compile --report-json`, or of report.to_json()"
@@ -346,7 +346,7 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
         value = spot.share * (1 - (spot.use or 0.0)) * of_npu / 2
         found.append((value, f"{spot}. Try: `micronpu advise`, which compiles alternatives."))
     for group in host_groups(report.host):
-        hint = next((reason.hint for reason in group.verdicts[0].reasons if reason.hint), "")
+        hint = next((r.hint for r in group.verdicts[0].reasons if r.hint and r.rule != SEARCHED_FOR), "")
         if hint and not group.verdicts[0].core:
             share = len(group.verdicts) / report.operators
             work = sum(v.macs for v in group.verdicts) / report.macs if report.macs else 0.0

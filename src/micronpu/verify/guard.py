@@ -24,6 +24,7 @@ from micronpu.frontend.graphs import GraphModule, Node, nodes_where
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, arguments, is_compute, is_dequantize_channel, origin_of
 from micronpu.frontend.run import Values
+from micronpu.ir.lowering import facts_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import loops_of
@@ -138,6 +139,8 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
+    if cause.written is not None and cause.written > against.sqnr + thresholds.MARGIN:
+        cause = _Cause()  # of other samples, such as one at which an angle jumps
     what, hint = _cause_text(cause, search, search.proposal)
     return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **cause.place)
 
@@ -171,7 +174,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
         f"The top-1 class of output {number} differs from float in {wrong} of {against.rows} samples, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
         "micronpu.evaluate on labelled samples, which shows whether the accuracy drops; "
-        + ("scores that differ by more, as before a softmax" if is_near else "micronpu.fix"),
+        + ("scores that differ by more of their range, as before a softmax" if is_near else "micronpu.fix"),
         output=number,
         sqnr=against.sqnr,
         agreement=share,
@@ -527,7 +530,10 @@ def _cause_text(cause: _Cause, search: _Search, proposal: str) -> tuple[str, str
     if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
         seen = [side[0] for side in _extremes_of(cause.layer)] or [-math.inf, -math.inf]
         was_seen = (least >= low or seen[0] >= -least) and (most <= high or seen[1] >= most)  # and left out
-        missing = [] if was_seen else ["calibration samples with such values"]
+        # A wider range makes the first step of such a function, and of what it reads, coarser.
+        _, name = exported_call(cause.layer.first)
+        spreads = facts_of(name.removeprefix("aten.")).amplifier is not None
+        missing = [] if was_seen or spreads else ["calibration samples with such values"]
         return f"{what}.", ", ".join([*missing, *look])
     if high - low > thresholds.WIDE * (most - least) > 0 and not _is_prescribed(cause.layer.first):
         limit, ends = thresholds.WIDE / 2 * (most - least), _extremes_of(cause.layer)

@@ -116,6 +116,7 @@ ASIDE = re.compile(
     r"which quantizes it|[,; ]"
 )
 """What a hint says beside what to try."""
+SMALLER = before(lambda x: torch.where(x > 2.0, -1.0, x))
 POWERS: dict[str, Change] = {"magnitudes instead of powers": behind(torch.abs), "that part before the model": keep}
 FLAWS = {
     "none": Flaw(keep),
@@ -141,7 +142,10 @@ FLAWS = {
     ),
     "mask": Flaw(
         before(lambda x: torch.where(x > 2.0, -1e5, x)),
-        {"padding and masks no larger than the values beside them": before(lambda x: torch.where(x > 2.0, -1.0, x))},
+        {
+            "padding and masks no larger than the values beside them": SMALLER,
+            "scores that differ by more of their range, as before a softmax": SMALLER,
+        },
     ),
     "logarithm": Flaw(behind(lambda y: torch.log(y.square() + 1e-6)), POWERS),
     "root": Flaw(behind(lambda y: y.square().sum(-1, keepdim=True).sqrt()), POWERS),
@@ -153,7 +157,8 @@ FLAWS = {
         },
     ),
     "sure": Flaw(
-        behind(lambda y: torch.softmax(200 * y, -1)), {"scores that differ by more, as before a softmax": keep}
+        behind(lambda y: torch.softmax(200 * y, -1)),
+        {"scores that differ by more of their range, as before a softmax": keep},
     ),
     "largest": Flaw(behind(lambda y: torch.topk(y, 2).values), SCORES),
     "angle": Flaw(
@@ -167,7 +172,16 @@ FLAWS = {
 }
 
 
+def alike(net: nn.Module, data: Data) -> tuple[nn.Module, Data]:
+    """The network with a factor for each of its scores."""
+    with torch.no_grad():
+        sizes = torch.cat([net(x) for x in data]).square().mean(0, keepdim=True).sqrt()
+    return behind(lambda y: y / sizes)(net, data)
+
+
 ALWAYS: dict[str, Change] = {
+    "parts that are returned separately, each with its own qparams": behind(lambda y: tuple(y.split(1, -1))),
+    "scaled to similar sizes": alike,
     "calibration samples with such values": of_data(lambda data: [*data, *(1.5 * x for x in data)]),
 }
 """How hints are followed that no flaw is needed for; from the network with its flaw."""
