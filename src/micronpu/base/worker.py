@@ -48,7 +48,7 @@ class Worker:
         OSError: it cannot be started.
     """
 
-    def __init__(self, script: Path, *arguments: str, environment: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, script: Path, *arguments: str, environment: Mapping[str, str], **options: object) -> None:
         command = [sys.executable or "python", "-I", "-S", str(script), *arguments]
         with contextlib.ExitStack() as stack:
             self._log = stack.enter_context(tempfile.TemporaryFile(buffering=0))

@@ -7,10 +7,10 @@ symbols of Arm's runner where this module takes less than 0.1, and every install
 from __future__ import annotations
 
 import struct
-from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from micronpu.base.files import read_file
 from micronpu.board.gdb import BoardError
@@ -62,8 +62,19 @@ class Section:
     is_writable: bool
 
 
-_Entry = namedtuple("_Entry", "name kind flags address offset size link info alignment entry")
-"""A line of the table of sections."""
+class _Entry(NamedTuple):
+    """A line of the table of sections."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry: int
 
 
 @dataclass(frozen=True)

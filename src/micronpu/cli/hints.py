@@ -29,7 +29,7 @@ _SAFE = {"model", "program", "target", "data", "calibration", "images", "normali
 """Parameters that are taken over from a command that fails, whose settings may be the cause."""
 
 
-def lines(text: str, context: Any, *, failed: bool = False) -> Iterator[str]:
+def lines(text: str, context: object, *, failed: bool = False) -> Iterator[str]:
     """Yield a line for each command in a text that needs arguments, if the current command has all of them."""
     for name in dict.fromkeys(" ".join(found.split()) for found in NAMED.findall(text)):
         if (command := find(name, context)) is None:
@@ -71,7 +71,7 @@ def _given(context: Any, names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name in names}
 
 
-def _words(param: Any, value: Any) -> Iterator[str]:
+def _words(param: Any, value: object) -> Iterator[str]:
     """Yield a parameter as words of the command line."""
     if param.param_type_name == "argument":
         yield from map(str, value if isinstance(value, (list, tuple)) else [value])

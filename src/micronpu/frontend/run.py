@@ -220,7 +220,7 @@ _LSB_INT16, _STEEP = 3, 1.6
 """Largest error in LSB of an interpolated table, 2 for a line, and largest slope in LSB per LSB, 1 for a line."""
 
 
-def _computed(x: Any, steps: Steps, call: Callable[..., Any], tensor: Callable[[float], Any]) -> Any:
+def _computed(x: object, steps: Steps, call: Callable[..., object], tensor: Callable[[float], object]) -> Any:
     """Return the result of a function; numbers in place of tensors become tensors."""
     values = {"%0": x}
     for index, (name, args, kwargs) in enumerate(steps, 1):

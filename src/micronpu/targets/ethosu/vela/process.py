@@ -52,7 +52,7 @@ class VelaProcess:
         """Process id of the worker; None if there is none."""
         return self._worker.pid if self._worker is not None else None
 
-    def compile(self, architecture: str, model: bytes, *arguments: Any, seconds: float, **options: object) -> Answer:
+    def compile(self, architecture: str, model: bytes, *arguments: object, seconds: float, **options: object) -> Answer:
         """Return the result of ``regor.compile(architecture, model, *arguments, **options)``; the worker is killed
         after some seconds."""
         request = {"seconds": seconds, "arguments": (architecture, *arguments), "options": options}
