@@ -220,7 +220,7 @@ _LSB_INT16, _STEEP = 3, 1.6
 """Largest error in LSB of an interpolated table, 2 for a line, and largest slope in LSB per LSB, 1 for a line."""
 
 
-def _computed(x: object, steps: Steps, call: Callable[..., object], tensor: Callable[[float], object]) -> Any:
+def computed(x: object, steps: Steps, call: Callable[..., object], tensor: Callable[[float], object]) -> Any:
     """Return the result of a function; numbers in place of tensors become tensors."""
     values = {"%0": x}
     for index, (name, args, kwargs) in enumerate(steps, 1):
@@ -240,7 +240,7 @@ def elementwise(x: torch.Tensor, steps: Steps) -> torch.Tensor:
     def tensor(number: float) -> torch.Tensor:  # whole numbers keep the type of integers
         return torch.tensor(number, dtype=x.dtype if isinstance(number, float) else None)
 
-    result: torch.Tensor = _computed(x, steps, lambda overload, args, kwargs: overload(*args, **kwargs), tensor)
+    result: torch.Tensor = computed(x, steps, lambda overload, args, kwargs: overload(*args, **kwargs), tensor)
     return result
 
 
@@ -249,7 +249,7 @@ def reveal_functions(model: GraphModule) -> None:
     found: list[Any] = model.graph.find_nodes(op="call_function", target=elementwise)
     for node in found:
         x, steps = node.args
-        last = _computed(x, steps, functools.partial(_written, model, node), functools.partial(_stored, model, node))
+        last = computed(x, steps, functools.partial(_written, model, node), functools.partial(_stored, model, node))
         node.target, node.args, node.kwargs = last.target, last.args, last.kwargs
         model.graph.erase_node(last)
     if found:

@@ -44,10 +44,8 @@ Result = TypeVar("Result")
 
 
 def _is_finite(x: torch.Tensor) -> bool:
-    """Return True if all are float32 numbers."""
-    # Their sum does not overflow in float64, and takes less time than the extremes. Calibration in float64 has finite
-    # values where the model, and a scale, overflow.
-    return math.isfinite(float(x.float().sum(dtype=torch.float64)))
+    """Return True if all are float32 numbers: in float64, others are where the model, and a scale, overflow."""
+    return bool(torch.stack(torch.aminmax(x)).float().isfinite().all())
 
 
 @contextlib.contextmanager
@@ -60,9 +58,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
     def check(turn: Iterator[Node], module: nn.Module, values: tuple[torch.Tensor, ...]) -> None:
         node, x = next(turn), values[0]
-        if not x.is_floating_point() or not x.numel():
-            return
-        if _is_finite(x.detach()):
+        if not x.is_floating_point() or not x.numel() or _is_finite(x.detach()):
             return
         if _is_finite(x.detach().clamp(*getattr(module, "within", (-math.inf, math.inf)))):
             return  # what only clamps read counts as far as they reach
@@ -76,15 +72,11 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
     for node, observer in observers_in(prepared).items():
         if not getattr(observer, "is_calibrated", False):
             observed.setdefault(observer, []).append(operand(node))
-    handles = []
-    for observer, producers in observed.items():
-        turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
-        handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
-    try:
+    with contextlib.ExitStack() as stack:
+        for observer, producers in observed.items():  # every run calls the observer once per producer, in this order
+            hook = functools.partial(check, itertools.cycle(producers))
+            stack.callback(observer.register_forward_pre_hook(hook).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def run_call(number: int, step: Callable[[], Result]) -> Result:
@@ -195,11 +187,8 @@ def observe_calls(
             progress(number)
         return results
 
-    def watched(name: str) -> contextlib.AbstractContextManager[None]:
-        return finite_values(prepared[name], lambda: number)
-
     with quiet(), torch.no_grad(), one_thread():
-        for _ in _results(states, sequences, observed_call, watched):
+        for _ in _results(states, sequences, observed_call, lambda name: finite_values(prepared[name], lambda: number)):
             pass
         with unobserved(*runs.values()):
             far.clamp(lambda run: _results(states, sequences, lambda name, *given: run(runs[name], *given)))

@@ -5,14 +5,15 @@ weight, on the data sample by sample, on torch and on the instructions of the pr
 but operators of torch is not cached, because their code is unknown.
 
 A search quantizes one network several times with the same calibration data.  Its values do not depend on the precision
-of others, so that an observer, a range or a layer that an earlier quantization had needs no further run.
+of others, so that an observer, a range or a layer that an earlier quantization had needs no further run.  Precisions
+have other rewrites: a value is the same if the operators, weights and numbers that compute it from the inputs are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,13 @@ from torch import nn
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.program import is_random
+from micronpu.frontend.run import computed, elementwise, is_mutable
 from micronpu.frontend.tensors import read, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.data import of_tensors
-from micronpu.quantize.nodes import observer_of, source_of
+from micronpu.quantize.float64 import has_float64, is_plain
+from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver
 from micronpu.quantize.running import Call
 from micronpu.upstream.torch import OpOverload
@@ -131,10 +135,9 @@ _OF_EXTREMES = ("calls", "values", "lowest", "highest")
 class Key:
     """Everything that determines what an observer of a kind with some settings sees and keeps."""
 
-    network: str  # digest of the network, see `network_of`
     kind: str
     settings: tuple[Hashable, ...]
-    sources: tuple[tuple[str, str], ...]  # methods and names of the values that it sees in a call
+    sources: tuple[str, ...]  # digests of the values that it sees in a call, see `_digests`
     operands: tuple[Key, ...]  # of the observers of the operand of a function with a singularity
 
 
@@ -160,7 +163,7 @@ class FloatStatistics(dict[Hashable, Any]):
     def keep(self, keys: Mapping[RangeObserver, Key]) -> None:
         for observer, key in keys.items():
             buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
-            numbers = numbers_of(observer)
+            numbers = {name: getattr(observer, name) for name in observer.counted}
             self["observer", key] = numbers, buffers
             sees_extremes = isinstance(observer, HistogramObserver) or type(observer).see is RangeObserver.see
             if sees_extremes and observer.singularity is None:
@@ -178,39 +181,62 @@ def restore_all(found: Mapping[RangeObserver, Any]) -> None:
 
 def network_of(prepared: Mapping[str, GraphModule]) -> str:
     """Return the digest of methods with every weight and without observers; "" if they call other modules."""
-    lines = []
+    values = _digests(prepared)
+    return _digest([(n.op, n.name, d) for n, d in values.items() if n.op != "call_module"]) if values else ""
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _digests(prepared: Mapping[str, GraphModule], network: str = "") -> dict[Node, str]:
+    """Return digests of all values of methods by what computes them, and a network; {} if they call other modules.
+
+    A function of one element has the digest of its operators, whether they are written or not.
+    """
+    found: dict[Node, str] = {}
+
+    def called(overload: object, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        return _digest(network, str(overload), tuple(args), dict(kwargs))
+
     for method, module in prepared.items():
-        lines.append(method)
         for node in module.graph.nodes:
-            if node.op == "call_module":
-                if observer_of(module, node) is None:
-                    return ""
-                continue
-            args = map_arg((node.args, node.kwargs), lambda n: source_of(module, n).name)  # noqa: B023
-            lines.append(repr((node.op, node.name, str(node.target), args)))
-            if node.op == "get_attr":
-                value = read(module, node)
-                if not isinstance(value, torch.Tensor):
-                    return ""
-                lines.append(f"{value.stride()} {of_tensors([value])}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            args, kwargs = map_arg((node.args, node.kwargs), found.__getitem__)
+            if node.op == "call_module" and observer_of(module, node) is not None:
+                found[node] = args[0]
+            elif node.op == "get_attr" and isinstance(value := read(module, node), torch.Tensor):
+                is_number = value.numel() == 1 and value.dtype == torch.float32
+                found[node] = _digest(float(value)) if is_number else _digest(value.stride(), of_tensors([value]))
+            elif node.op in ("call_module", "get_attr"):
+                return {}
+            elif node.target is elementwise:
+                found[node] = computed(args[0], args[1], called, lambda number: _digest(float(number)))
+            else:
+                name = (method, node.name) if node.op == "placeholder" else network and node.name
+                found[node] = called((name, str(node.target)) if name else node.target, args, kwargs)
+    return found
 
 
 def observer_keys(prepared: Mapping[str, GraphModule]) -> dict[RangeObserver, Key]:
-    """Return a key for each empty observer of methods: the network, the settings, and the values that it sees."""
-    network = network_of(prepared)
-    seen: dict[RangeObserver, list[tuple[str, str]]] = {}
-    for method, module in prepared.items() if network else ():
+    """Return a key for each empty observer of methods: the settings, and the values that it sees."""
+    nodes = [node for module in prepared.values() for node in module.graph.nodes]
+    is_alone = len(prepared) == 1 and not any(is_random(node) or is_mutable(node) for node in nodes)
+    # Operators that change others, or are computed in another way, tie all values to their network.
+    is_free = is_alone and all(is_plain(m) and not has_float64(m) and not states_of(m) for m in prepared.values())
+    values = _digests(prepared, "" if is_free else network_of(prepared))
+    seen: dict[RangeObserver, list[str]] = {}
+    for module in prepared.values() if values else ():
         for node in module.graph.find_nodes(op="call_module"):
             for learner in _learners(module.get_submodule(str(node.target))):
-                seen.setdefault(learner, []).append((method, source_of(module, node).name))
+                seen.setdefault(learner, []).append(values[node])
     keys: dict[RangeObserver, Key] = {}
 
     def keyed(observer: RangeObserver) -> Key:
         if observer not in keys:
             kind, settings = type(observer).__qualname__, tuple(settings_of(observer))
-            operands = tuple(keyed(operand) for operand in _operands(observer))
-            keys[observer] = Key(network, kind, settings, tuple(seen.get(observer, ())), operands)
+            if isinstance(observer, HistogramObserver):
+                settings = tuple(own for own in settings if own[0] in ("within", "singularity"))  # others move its ends
+            keys[observer] = Key(kind, settings, tuple(seen.get(observer, ())), tuple(map(keyed, _operands(observer))))
         return keys[observer]
 
     for observer in seen:
@@ -225,7 +251,7 @@ def _operands(observer: RangeObserver) -> tuple[RangeObserver, ...]:
 
 def _extremes(key: Key, observer: RangeObserver, widens: bool) -> tuple[Hashable, ...]:
     """Return the key of the extremes that an observer has seen, which observers of other kinds share."""
-    return "extremes", key.network, key.sources, observer.within, widens
+    return "extremes", key.sources, observer.within, widens
 
 
 def _learners(observer: object) -> Iterator[RangeObserver]:

@@ -18,7 +18,9 @@ from torch import nn
 from micronpu.frontend.graphs import Graph, GraphModule, Node, calls
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_random, overload_name
+from micronpu.frontend.run import elementwise
 from micronpu.frontend.tensors import copied, put, read
+from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.convolution import CONVOLUTIONS_2D, TRANSPOSED
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.nodes import observer_of
@@ -67,7 +69,7 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
     higher = (
         n for n in module.graph.nodes if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)
     )
-    if _has_float64(module) or any(higher) or not rows:
+    if has_float64(module) or any(higher) or not rows:
         return same
     wide = copied(module).double()
     for node in calls(wide):
@@ -80,12 +82,12 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
 
 def as_learner(made: GraphModule, row: Row) -> Row:
     """Return inputs in the dtypes of a module from `learner`."""
-    return tuple(map(_widened, row)) if _has_float64(made) else row
+    return tuple(map(_widened, row)) if has_float64(made) else row
 
 
 def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True) -> GraphModule:
     """Return `in_float64`, or the module itself if an operator has no float64 kernel, or the first row fails."""
-    if _has_float64(module):
+    if has_float64(module):
         return module  # float64 would hide dtype mismatches of a model that does not run
     wide = in_float64(module, observes=observes)
     if is_plain(module) or not rows:
@@ -103,7 +105,7 @@ def _runs(step: Callable[[], object]) -> bool:
     return True
 
 
-def _has_float64(module: GraphModule) -> bool:
+def has_float64(module: GraphModule) -> bool:
     """Return True if weights or buffers are float64 already."""
     values = (read(module, node) for node in module.graph.find_nodes(op="get_attr"))
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
@@ -117,7 +119,8 @@ def is_plain(module: GraphModule) -> bool:
 def _is_plain(node: Node) -> bool:
     if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
         return True
-    return known_import(node) is not None
+    steps: Any = node.args[1] if node.target is elementwise else ()
+    return all(name in ATEN_IMPORTS for name, _, _ in steps) if steps else known_import(node) is not None
 
 
 def _loop_in_float64(loop: Loop) -> Loop:

@@ -88,7 +88,10 @@ def _operands(
         last = float_values(run, some[-1]) if some and own else {}
         for layer in own:
             seen[digest := of_tensors([weight := _weight(module, layer)])] += 1
-            key, marks = (name, layer.name, digest, len(some), with_moments), _marks(last.get(layer.name))
+            # Weights are others where a rewrite has moved a factor into them; what they read is the same.
+            form = tuple(weight.shape), repr([a for a in layer.args[1:] if not isinstance(a, Node)])
+            key = (name, layer.name, form, len(some), with_moments)
+            marks = _marks(last.get(source_of(module, layer.all_input_nodes[0]).name))
             known = (one for other, one in statistics.get(key, ()) if _are_alike(other, marks))
             if (one := next(known, None)) is None:
                 one = Statistics(layer, weight.shape, with_moments)
@@ -190,7 +193,7 @@ class Statistics:
         self._with_moments = with_moments
         self._total: torch.Tensor | None = None
         self._rows = 0
-        self._rounded: tuple[torch.Tensor, int, torch.Tensor] | None = None  # scales, most and result of the last time
+        self._rounded: list[torch.Tensor] = []  # weights, scales, most and result of the last time
         self._products: torch.Tensor | None = None
         self._first: torch.Tensor | None = None  # [groups, C, C n], of the first place of windows with those of all
         self._ends: list[torch.Tensor] = []  # [2, N, groups, C (n - 1)], the values behind and at their start
@@ -280,8 +283,9 @@ class Statistics:
 
     def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
         """Return quantized weights with a small squared error of the result."""
-        if self._rounded is not None and self._rounded[1] == most and torch.equal(self._rounded[0], scale):
-            return self._rounded[2].clone()
+        given = [weight, scale.clone(), torch.tensor(most)]
+        if self._rounded and all(map(torch.equal, self._rounded, given)):
+            return self._rounded[-1].clone()
         every = self.moments
         assert every is not None
         steps, rows = (of.reshape(len(every), -1, every.shape[1]) for of in (scale.expand_as(weight), weight))
@@ -290,7 +294,7 @@ class Statistics:
             moments = own.triu().add_(own.triu(1).T).div_(self._rows)
             found.append(adaptive_rounding(row, step[:, :1], moments, most, self._rows))
         result = torch.stack(found).reshape(weight.shape)
-        self._rounded = scale.clone(), most, result.clone()
+        self._rounded = [*given, result.clone()]
         return result
 
 

@@ -48,6 +48,15 @@ class Power(Small):
         return self.last(self.second((self.first(x).square() + 1e-3).log()).mean((2, 3)))
 
 
+class Gates(Small):
+    """Functions too steep for a table of int16, which int8 computes at once and int16 operator by operator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = self.second(y * nn.functional.relu6(y * 16 + 3) * 0.25)
+        return self.last((y * nn.functional.relu6(y * 16 + 3) * 0.25).mean((2, 3)))
+
+
 class Averages(nn.Module):
     """Averages, whose observers pass values to those of their operands."""
 
@@ -117,6 +126,20 @@ def test_the_same_programs(
     assert len(runs) == calibrations * len(ROWS)
 
 
+def test_values_of_another_graph_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixture has the functions of int8 and the operators of int16, and no value that neither has."""
+    wide = {name: {"activations": "int16"} for name in ("mul", "add", "relu6", "mul_1", "mul_2")}
+    runs, real = list[int](), calibrate.run_call
+    monkeypatch.setattr(calibrate, "run_call", lambda *given: (runs.append(1), real(*given))[1])
+    statistics, model, learnt = FloatStatistics(), Gates(), []
+    for how in (HOW[0], ("int16", {}), ("int8", {"nodes": wide})):
+        wanted = made(Gates(), how, None)
+        runs.clear()
+        assert made(model, how, statistics) == wanted
+        learnt.append(len(runs))
+    assert learnt == [len(ROWS), len(ROWS), 0]
+
+
 def test_layers_of_another_graph_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """int16 has other rewrites than int8, and layers read the same values."""
     added, real = list[int](), weights.Statistics.add
@@ -140,7 +163,7 @@ def test_far_values_that_are_kept_are_judged_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(calibrate, "run_call", functools.partial(counted, "calibrated", calibrate.run_call))
     monkeypatch.setattr(far_values, "Run", functools.partial(counted, "judged", far_values.Run))
     statistics, model, found = FloatStatistics(), Offset(), list[tuple[int, bool]]()
-    for how in (HOW[0], ("int8", {"nodes": {"conv2d": {"activations": "int16"}}})):
+    for how in (HOW[0], ("int8", {"nodes": {"conv2d": {"activation_observer": "mse"}}})):
         calls.update(calibrated=0, judged=0)
         quantized = made(model, how, statistics)
         found.append((calls["calibrated"], calls["judged"] > 0))
