@@ -13,6 +13,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def affine(scale: float, zero_point: int | None, form: str = "g") -> str:
+    """Return the number that an integer q represents: ``0.5 * (q - 3)``, or ``0.5 * (q + 128)``."""
+    return f"{scale:{form}} * (q {'+' if (zero_point or 0) < 0 else '-'} {abs(zero_point or 0)})"
+
+
 def inside(name: str) -> str:
     """Return the name of a program within a sentence: ``the program`` for ``The program``."""
     return f"the {name[4:]}" if name.startswith("The ") else name

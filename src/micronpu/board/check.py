@@ -32,7 +32,7 @@ from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
 _MEGA = 1e6
 _SHOWN = 12
 """Maximum number of a run's operations in a trace."""
-_ESTIMATE = "an estimate: the least that MACs and AXI ports need; a report adds the wait for the chip's memories"
+_ESTIMATE = "the least that MACs and AXI ports need; a report adds the wait for memories and the start of a call"
 
 
 class Rows(Protocol):
@@ -156,11 +156,9 @@ class BoardOutcome:
             yield f"{self.runner}; {self.start:.2f} s of this machine"
             return
         later = "" if self.later is None else f", each further vector {self.later:.2f} s"
-        yield (
-            f"{self.runner}; start and first vector {self.start:.2f} s of this machine{later}; the NPU ran "
-            f"{plural(self.runs, 'time')}, {self.accesses} accesses to its registers; {self.cycles:,} cycles in the "
-            f"last vector ({_ESTIMATE})"
-        )
+        yield f"{self.runner}; start and first vector {self.start:.2f} s of this machine{later}"
+        ran = f"The NPU ran {plural(self.runs, 'time')}, {self.accesses} accesses to its registers; "
+        yield f"{ran}{self.cycles:,} cycles in the last vector,\n{_ESTIMATE}"
 
     def to_dict(self) -> dict[str, Any]:
         return dict(encode(self))

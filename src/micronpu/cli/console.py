@@ -190,9 +190,6 @@ PRINTED: dict[bool, list[str]] = {False: [], True: []}
 """Texts that the current command has printed on standard output, and (True) on standard error."""
 
 
-_BLANKS = re.compile(" +\n")
-
-
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape control characters: names come from models and programs, which may be untrusted.
@@ -207,7 +204,7 @@ class _Console(Console):
             if not self.quiet:
                 PRINTED[self.stderr].append(segment.text)
             if not self.is_terminal and segment.control is None:
-                text = _BLANKS.sub("\n", blanks + segment.text)
+                text = re.sub(" +\n", "\n", blanks + segment.text)
                 blanks = text[len(text.rstrip(" ")) :]
                 segment = Segment(text.removesuffix(blanks), segment.style)
             yield segment

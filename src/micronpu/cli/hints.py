@@ -34,9 +34,10 @@ def lines(text: str, context: object, *, failed: bool = False) -> Iterator[str]:
     for name in dict.fromkeys(" ".join(found.split()) for found in NAMED.findall(text)):
         if (command := find(name, context)) is None:
             continue
-        names = {param.name for param in command.params}
+        several = {"target", "quantization", "data"} if command.name == "compare" else set()
+        names = {param.name for param in command.params} - several
         given = _given(context, names & _SAFE if failed else names)
-        needed = {param.name for param in command.params if param.required or param.name in ("model", "target")}
+        needed = {param.name for param in command.params if param.required} | (names & {"model", "target"})
         if needed and needed <= given.keys():
             taken = (param for param in command.params if param.name in given)
             words = [word for param in taken for word in _words(param, given[param.name])]
@@ -47,36 +48,29 @@ def find(name: str, context: Any) -> Any:
     """Return the command of a name, with the options of the NPUs; None if there is none."""
     found = context.find_root().command
     for word in name.split():
-        if getattr(found, "get_command", lambda *_: None)(context, word) is None:
+        if not hasattr(found, "get_command") or found.get_command(context, word) is None:
             return None
         found = found.resolve_command(context, [word])[1]
     return found if found.params else None
 
 
 def _given(context: Any, names: set[str]) -> dict[str, Any]:
-    """Return values of parameters that the current command was given, by their names in another command."""
-    chosen = {
-        name: value
-        for name, value in context.params.items()
-        if value is not None and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    }
-    found = {name: chosen[name] for name in names - _OWN if name in chosen}
+    """Return values that the current command was given by their names in another, one kind of data for the other."""
+    source = context.get_parameter_source
+    chosen = {n: v for n, v in context.params.items() if v is not None and source(n).name == "COMMANDLINE"}
     if context.params.get("output") is not None and "model" in chosen:  # of `compile`
-        found.setdefault("program", context.params["output"])
-    # The one kind of data that was given serves for the other, too.
-    if "data" in names and "data" not in found and "calibration" in found:
-        found["data"] = found.pop("calibration")
+        chosen.setdefault("program", context.params["output"])
+    found = {name: chosen[name] for name in names - _OWN if name in chosen}
+    if "data" in names and "data" not in found and "calibration" in chosen:
+        found["data"] = found.pop("calibration", chosen["calibration"])
     elif "data" in chosen and "data" not in names and "calibration" in names:
         found.setdefault("calibration", chosen["data"])
-    return {name: value for name, value in found.items() if name in names}
+    return found
 
 
-def _words(param: Any, value: object) -> Iterator[str]:
-    """Yield a parameter as words of the command line."""
-    if param.param_type_name == "argument":
-        yield from map(str, value if isinstance(value, (list, tuple)) else [value])
-    elif isinstance(value, bool):
-        yield (param.opts if value else param.secondary_opts)[0]
-    else:
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            yield from (param.opts[0], str(each))
+def _words(param: Any, value: Any) -> list[str]:
+    """Return a parameter as words of the command line."""
+    if isinstance(value, bool):
+        return [(param.opts if value else param.secondary_opts)[0]]
+    flag = [] if param.param_type_name == "argument" else param.opts[:1]
+    return [word for one in (value if isinstance(value, (list, tuple)) else [value]) for word in (*flag, str(one))]

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.base.texts import affine
 from micronpu.container.payload import content_of
 from micronpu.program.io import StoredState, file_facts_of, io_of, states_of
 from micronpu.program.plan import read_plan
@@ -81,7 +82,7 @@ def _planned(data: bytes, method: str) -> tuple[Pools | None, tuple[Tensor, ...]
         plan, summary = read_plan(data, method=method)
         states = states_of(plan, summary.named_data)
         pools = pools_of(plan)
-    qparams = ["" if s.scale is None else f", {s.scale:g} * (q - {s.zero_point})" for s in states]
+    qparams = ["" if s.scale is None else f", {affine(s.scale, s.zero_point)}" for s in states]
     sizes = (f"{s.bytes:,} bytes{qparams[i]}" for i, s in enumerate(states))
     return pools, tuple(Tensor(s.name, s.shape, s.dtype, size) for s, size in zip(states, sizes, strict=True))
 

@@ -137,7 +137,7 @@ def compile_command(
         Path | None,
         console.option(
             "OUT.pte",
-            "Output file; OUT.tflite writes the quantized network as one LiteRT model.",
+            "Output file; OUT.tflite is one LiteRT model, with integer I/O.",
             "--output",
             "-o",
             default="FUNCTION.pte",

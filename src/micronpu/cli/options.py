@@ -84,15 +84,14 @@ class Command(TyperCommand):
         rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
         return rest
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> None:
         """Run the command; then print each command that its hints name as a line that runs."""
         for texts in console.PRINTED.values():
             texts.clear()
         failed = True
         try:
-            result = super().invoke(ctx)
+            super().invoke(ctx)
             failed = False
-            return result
         finally:
             for out, texts in zip((console.output(), console.errors()), console.PRINTED.values(), strict=True):
                 for line in hints.lines("".join(texts), ctx, failed=failed):

@@ -65,10 +65,8 @@ class Reports:
         """Print the report, for a finished program with the times of the steps."""
         from micronpu.report.views.terminal import program_view, report_view
 
-        if seconds is None:
-            self.words.print(report_view(report, self.top, self.every))
-        else:
-            self.words.print(program_view(report, seconds, self.top, self.every))
+        rows = self.top, self.every
+        self.words.print(report_view(report, *rows) if seconds is None else program_view(report, seconds, *rows))
 
     def write(self, report: DelegationReport) -> None:
         """Write the report to all selected files, and print their names."""

@@ -150,7 +150,7 @@ Calibration = Annotated[str | None, inputs("Typical inputs of a float model", de
 JUDGE = "Inputs to judge on"
 Labels = Annotated[
     str | None,
-    console.option("FILE", "Labels of --data: FILE.npy or FILE.npz:name, an entry for each row, or for each sequence."),
+    console.option("FILE", "Labels of --data or --images, in order: FILE.npy or FILE.npz:name, one a row or sequence."),
 ]
 MetricName = Annotated[
     str | None,

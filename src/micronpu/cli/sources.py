@@ -40,7 +40,9 @@ class Pictures:
 
     images: Annotated[
         Path | None,
-        console.option("DIR", "Folder of images as typical inputs, resized and centre-cropped to the input size."),
+        console.option(
+            "DIR", "Folder of typical images by path, subfolders too, resized and cropped to the input size."
+        ),
     ] = None
     normalize: Annotated[
         str | None,
@@ -70,7 +72,7 @@ class Pictures:
             raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
 
     def load(self, examples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Yield the pictures as inputs of the model, sorted by file name."""
+        """Yield the pictures as inputs of the model, sorted by path."""
         assert self.images is not None
         channels, height, width = _size(examples)
         files = sorted(p for p in self.images.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file())

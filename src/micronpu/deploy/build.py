@@ -94,7 +94,7 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         BuildError: a program is missing or fails; the whole output is in ``micronpu-build.log`` of the build's folder.
     """
     text = _check_folder(folder)
-    if (readme := folder / "README.md").is_file() and _LAPTOP_ONLY in read_file(readme):
+    if (readme := folder / "README.md").is_file() and b"**This program runs on a laptop" in read_file(readme):
         raise FileError(
             f"The program of {folder} runs on a laptop only: its NPU part is a reference container.",
             hint="micronpu compile MODEL -t TARGET --converter sdk, and micronpu deploy into a new folder",
@@ -127,10 +127,6 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         footprint(image, linker_map) if linker_map.is_file() else (),
         f"{run[1]} {image} {run[2]}" if run is not None else "",
     )
-
-
-_LAPTOP_ONLY = b"**This program runs on a laptop only.**"
-"""Sentence of README.md for a program without silicon's microcode."""
 
 
 def is_deployed(folder: Path) -> bool:

@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 
 from micronpu.base.arrays import Array
+from micronpu.base.texts import affine
 from micronpu.deploy.vectors import Vectors
 from micronpu.program.file_facts import FileFacts
 from micronpu.program.io import ProgramIO, StoredState
@@ -186,6 +187,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(lambda path: _with_blocks(text_of(path))),
     )
     filters: dict[str, Callable[..., object]] = {
+        "affine": affine,
         "c_type": lambda io: _C_TYPES[io.tensor.dtype][0],
         "element": lambda io: _C_TYPES[io.tensor.dtype][1],
         "scalar_type": lambda io: _C_TYPES[io.tensor.dtype][2],

@@ -204,15 +204,13 @@ def _deployed(
 
 def _no_chip(board: Board) -> str:
     """Return a note that sizes are unknown, with chips of the target"""
-    if not board.name:
-        return f"No chip is named: {_UNKNOWN}. Try: --for TARGET."
-    own = find_target(board.name)
-    of = [t for t in all_targets().values() if t.chip is not None and t.backend == own.backend]
-    names = dict.fromkeys(t.chip.name for t in of if t.chip is not None and own.silicon in (t.chip.core, t.silicon))
-    return f"{board.name} is no chip: {_UNKNOWN}. Try: --for {', '.join([*names, 'CHIP.toml (a chip file)'])}."
-
-
-_UNKNOWN = "sizes of memories and an NPU's address are unknown"
+    what, chips = "No chip is named", ["TARGET"]
+    if board.name:
+        own, of = find_target(board.name), [t for t in all_targets().values() if t.chip is not None]
+        fit = (t for t in of if t.backend == own.backend and own.silicon in (t.silicon, t.chip and t.chip.core))
+        what, chips = f"{board.name} is no chip", [t.chip.name for t in fit if t.chip]
+    names = ", ".join([*dict.fromkeys(chips), "CHIP.toml (a chip file)"])
+    return f"{what}: sizes of memories and an NPU's address are unknown. Try: --for {names}."
 
 
 def _second_memory(program_set: ProgramSet, region: Region) -> str:

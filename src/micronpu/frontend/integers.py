@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
+from micronpu.base.texts import affine
 from micronpu.frontend.facts import INTEGER_IO
 from micronpu.frontend.graphs import GraphModule, Node, map_arg, returned
 from micronpu.frontend.importer import NodeArguments, clamp_behind, known_import
@@ -59,7 +60,7 @@ class IntegerTensor:
         return stored_as(self).dequantized(value)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}, {self.scale:g} * (q - {self.zero_point})"
+        return f"{self.name}: {self.dtype}, {affine(self.scale, self.zero_point)}"
 
 
 def stored_as(value: Any) -> Edge:

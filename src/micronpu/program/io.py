@@ -18,6 +18,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.parsing import parse_json
+from micronpu.base.texts import affine
 from micronpu.container.litert_view import read_model
 from micronpu.container.payload import parse
 from micronpu.program.file_facts import FileFacts
@@ -183,7 +184,7 @@ class ProgramIO:
     @property
     def meaning(self) -> str:
         """Formula of the number that an integer represents; "" if it is the number itself, or not recorded."""
-        return "" if self.scale is None else f"{self.scale:.9g} * (q - {self.zero_point})"
+        return "" if self.scale is None else affine(self.scale, self.zero_point, ".9g")
 
     def flat(self, array: Array) -> Array:
         """Return the elements in memory order."""

@@ -307,7 +307,8 @@ def _verdict(region: Region | None) -> str:
         return f", in {region.name} outside of the chip"
     if region.over:
         return f", {region.over:,} more than {region.name} has"
-    return f", {100 * region.bytes / region.capacity:.1f} % of {region.name} in use"
+    share = f"{100 * region.bytes / region.capacity:.1f}"
+    return f", in {region.name}" if share == "0.0" else f", {share} % of {region.name} in use"
 
 
 def _accuracy(report: DelegationReport) -> str:
@@ -345,6 +346,13 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
         # An upper bound, and the change needs training: weighted by one half.
         value = spot.share * (1 - (spot.use or 0.0)) * of_npu / 2
         found.append((value, f"{spot}. Try: `micronpu advise`, which compiles alternatives."))
+    costs = [o.cost for o in report.operations if o.cost is not None]
+    starts = sum(c.cycles for c in costs if c.bound_by == "start") / max(sum(c.cycles for c in costs), 1)
+    if starts > 1 / 2:
+        what = (
+            f"{100 * starts:.0f} % of the NPU's cycles are in operations bound by their start. Try: fewer and larger "
+        )
+        found.append((of_npu / 2, f"{what}operations, or `micronpu compare`, which compiles for other targets."))
     for group in host_groups(report.host):
         hint = next((r.hint for r in group.verdicts[0].reasons if r.hint and r.rule != SEARCHED_FOR), "")
         if hint and not group.verdicts[0].core:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
-from micronpu.base.texts import file_name, plural
+from micronpu.base.texts import affine, file_name, plural
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.codec import flat, named
@@ -197,7 +197,7 @@ class StateRow:
     zero_point: int | None = None
 
     def __str__(self) -> str:
-        suffix = "" if self.scale is None else f", {self.scale:g} * (q - {self.zero_point})"
+        suffix = "" if self.scale is None else f", {affine(self.scale, self.zero_point)}"
         return f"`{self.name}` {self.dtype}[{', '.join(map(str, self.shape))}] of {self.bytes:,} bytes{suffix}"
 
 

@@ -176,11 +176,11 @@ def find_target(name: str) -> Target:
         if name in (target.name, *target.entry.aliases, target.chip and target.chip.name):
             return target
     known = sorted(n for t in targets for n in (t.name, *t.entry.aliases))
-    near = [n for n in known if name.lower() in n][:3] or difflib.get_close_matches(name.lower(), known, 3, 0.5)
+    near = [n for n in known if name.lower() in n][:3] or difflib.get_close_matches(name.lower(), known, 3)
     broken = "".join(f" {error.what}" for error in BROKEN.values())
     raise OptionError(
         f"There is no target {name!r}.{broken}",
-        hint=f"{', '.join(near) or 'imxrt700'}; `micronpu targets` lists all, and a chip file does, too",
+        hint=f"{', '.join(near) or 'the name of a chip'}; `micronpu targets` lists all, and a chip file will do, too",
     )
 
 

@@ -65,6 +65,7 @@ def test_each_command_that_a_message_names_exists():
             "net.py:net o.pte --data d.npy --labels l.npy",
         ),
         ("blame net.py:net -t mcxn947 --data d.npy", "advise", "net.py:net --calibration d.npy --target mcxn947"),
+        ("compile net.py:net -t mcxn947 --calibration c.npy", "compare", "net.py:net --calibration c.npy"),
         ("check net.py:net -t mcxn947 --io int8", "check", "net.py:net --target mcxn947 --io int8"),
         ("run net.pte -i x.npy --fast", "inspect", "net.pte"),
     ],

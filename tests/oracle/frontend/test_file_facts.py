@@ -71,7 +71,7 @@ def test_qparams_of_a_quantized_file(dtype: str, target: str, tmp_path: Path):
     assert "not recorded" not in (tmp_path / "out" / "README.md").read_text()
     assert [tensor.place for tensor in inspect_pte(program.buffer).methods["forward"]] == [
         f"t0, 0.0299999993 * (q - {7 + shift})",
-        f"t{4 if dtype == 'uint8' else 3}, 0.25 * (q - -9)",
+        f"t{4 if dtype == 'uint8' else 3}, 0.25 * (q + 9)",
     ]
 
 
@@ -175,7 +175,7 @@ def test_the_command_takes_rows_of_a_quantized_file(tmp_path: Path):
     assert "quantized model" in said("evaluate", path, pte, *judged)
     assert f"but 2 were given. Try: --input {data}:x." in said("run", pte, "--input", data)
     for command in ("run", "inspect"):
-        assert "Try: pass a .pte file, such as `micronpu compile` writes" in said(command, path)
+        assert "is a model, and a compiled program is expected. Try: micronpu compile" in said(command, path)
 
 
 def described(folder: Path, content: bytes, name: str = "labels.txt") -> Path:

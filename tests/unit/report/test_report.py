@@ -18,7 +18,7 @@ from rich.console import Console
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import write_file
-from micronpu.base.texts import short_source
+from micronpu.base.texts import affine, short_source
 from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
@@ -591,3 +591,23 @@ def test_precision_gives_the_setting_of_the_best_program_once():
     assert warning.hint == 'quantization="int16"'
     (warning,) = Frontier(points[:1], 32).warnings
     assert warning.what.endswith("int8 17.4 dB, 2.47 ms (this program).") and "micronpu.fix" in warning.hint
+
+
+def test_what_the_cycles_wait_for() -> None:
+    def spent(*costs: tuple[int, int, int]) -> list[Operation]:
+        """Operations by cycles, cycles of arithmetic, and cycles of the start; the rest is a memory's."""
+        made = [Cost(c, a, {"flash": c - a - s}, 0, 0.5, start_cycles=s) for c, a, s in costs]
+        return [Operation(0, f"op{i}", "", (1,), 1, Origin(), cost=cost) for i, cost in enumerate(made)]
+
+    def step(*costs: tuple[int, int, int]) -> str:
+        report = replace(compiled(), operations=tuple(spent(*costs)), warnings=(), resident=None)
+        return next((one for one in report.next_steps if "of the NPU's cycles" in one), "")
+
+    assert not step() and not step((9, 8, 1))
+    assert step((60, 5, 50), (40, 30, 5)).startswith("60 % of the NPU's cycles are in operations bound by their start.")
+    assert not step((40, 5, 30), (60, 30, 5))  # less than half
+
+
+@pytest.mark.parametrize(("zero", "text"), [(3, "0.5 * (q - 3)"), (-128, "0.5 * (q + 128)"), (0, "0.5 * (q - 0)")])
+def test_numbers_of_integers(zero: int, text: str) -> None:
+    assert affine(0.5, zero) == text

@@ -221,6 +221,7 @@ def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", 
     if total_cycles(rows):
         found += ["bound by: the bottleneck"] * ("bound by" in columns)
         found += ["use: MAC utilisation"] * ("use" in columns)
+        found += ["MACs: as computed here, padding included"] * ("MACs" in columns)
     if any(row.title.split(" ")[0] == "table" for row in rows):
         found.append("table: an elementwise function, looked up")
     return "; ".join(found)

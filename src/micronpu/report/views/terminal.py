@@ -134,8 +134,7 @@ def _partition(number: int, rows: list[TableRow], kind: str, top: int | None, ev
         return [_Partition(title, lines, kind)]
     chosen = costliest(lines, most)
     share = cost_share(chosen, lines)
-    shown = sum(not row.steps for row in chosen)
-    of = sum(not row.steps for row in lines)
+    shown, of = len(chosen), len(lines)
     note = f"The {shown} most costly of {of} lines{f', {share}' if share else ''}; --all shows every {kind}."
     return [_Partition(title, chosen, kind), Text(note, style="dim")]
 

@@ -46,7 +46,7 @@ CONVERTERS = ("auto", "reference", "sdk")
 _HOME = Path(__file__).parents[3]
 """Import path of this package, for worker processes."""
 _INSTALL = (
-    f'install {PACKAGE} from the vendor (Linux on x86-64 only), or converter="reference" for a program for the host'
+    f'install {PACKAGE} from the vendor (Linux on x86-64), or the converter "reference" for a program for the host'
 )
 _LOG_LIMIT = 4 << 20  # maximum bytes of the log: its end, which has the errors
 _CYCLES = re.compile(r"cycles?\s+estimation\s*[=:]\s*([\d,]+)", re.IGNORECASE)
@@ -93,7 +93,7 @@ def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
         raise ConverterError(
             f"No program for the Neutron {npu.variant} (class {npu.kind}) of {target.chip.name} made by {PACKAGE} is "
             f"known to run in ExecuTorch's runtime, which takes those for {served}.",
-            hint='converter="reference", whose program runs on the host',
+            hint='--converter reference, converter="reference" in Python, whose program runs on the host',
         )
     return SdkConverter()
 
