@@ -179,6 +179,8 @@ def _take_bytes(holder: Node, given: object, wanted: object) -> None:
     """
     readers = list(holder.users)
     holder.meta["val"] = value_of(holder).to(torch.uint8)
+    if not readers:
+        return
     with holder.graph.inserting_after(holder):
         made = _requantized(holder, given, wanted)
     for reader in readers:
@@ -205,6 +207,10 @@ def _integer_tensor(name: str, edge: Edge) -> IntegerTensor:
     return IntegerTensor(name, edge.dtype.value, edge.qparams.scale[0], edge.zero_point)
 
 
+_UNREAD = Edge(1.0, 0, -128, 127, torch.int8)
+"""Qparams of an input that nothing reads."""
+
+
 def _input_edge(view: ProgramView, node: Node) -> Edge:
     dtype = getattr(value_of(node), "dtype", None)
     if dtype is not torch.float32:
@@ -216,6 +222,8 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
             "floats, int8 or int16.",
             hint=hint,
         )
+    if not node.users:
+        return _UNREAD
     if (edge := common_edge(map(view.edge, node.users))) is None:
         what = f"The input `{node.name}` is not quantized once for all its readers, so that it cannot be an integer."
         raise ModelError(what, hint=_HINT)

@@ -103,6 +103,10 @@ def integers(given: list[Any]) -> list[Any]:
     return [x for x in given if not isinstance(x[0] if isinstance(x, list) else x, float)]
 
 
+OF_CONSTANTS = (45, 61, 93, 141, 165)
+"""Seeds of networks with an output that depends on no input, so that it is no integer."""
+
+
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 200), marks=pytest.mark.slow)], ids=str)
 def test_random_networks(seeds: range) -> None:
     count, refused = 0, []
@@ -115,7 +119,7 @@ def test_random_networks(seeds: range) -> None:
         except MicroNpuError:
             refused.append(seed)
     assert count >= 5 * len(seeds)
-    assert refused == [seed for seed in (45, 77) if seed in seeds], "integer inputs or outputs that are not quantized"
+    assert refused == [seed for seed in OF_CONSTANTS if seed in seeds]
 
 
 SIZES = torch.tensor([1.0, 0.03, 0.1, 0.3, 1.0, 0.02, 0.05, 0.5]).reshape(1, 8, 1)

@@ -173,10 +173,11 @@ def leave_selected(observers: Observers) -> None:
     for value in sorted(values, key=lambda value: -value.index):
         places = [place for place in (value, *((value, r) for r in value.readers)) if place in observers]
         group, *others = dict.fromkeys(observers[place] for place in places)
-        if others or type(group) in (PartObserver, FixedObserver, FinerObserver) or is_average(group):
+        if not isinstance(group, RangeObserver) or isinstance(group, (PartObserver, FinerObserver)):
+            continue
+        if others or is_average(group):
             continue
         if value.readers and all(_is_seen(reader, group, observers) for reader in value.readers):
-            assert isinstance(group, RangeObserver)
             part = PartObserver(group, group, fed=())
             part.within = group.within
             observers.update(dict.fromkeys(places, part))
