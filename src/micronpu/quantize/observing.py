@@ -81,8 +81,8 @@ class Extremes:
         """Return the end of the range without some calls, downwards (side 0) or upwards."""
         others = [end for end, call in self.farthest[side] if call not in calls]
         end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out
-        kept = others[: at.FEWEST_EXTREMES]
-        return end + (_margin(kept, self.values, self.rounding) if self.widens and len(kept) > 1 else 0.0)
+        is_wider = self.widens and len(others) > 1
+        return end + (_margin(others, self.calls, self.values, self.rounding) if is_wider else 0.0)
 
 
 class RangeObserver(nn.Module):
@@ -109,6 +109,7 @@ class RangeObserver(nn.Module):
         saturation: a `micronpu.quantize.solver.neighbours.Saturation`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
+        repeats: how often it sees a value in a call, which others of its group move.
         exceeded_from: number of values from which the margin also balances clipping and rounding.
         within: limits of the observed values; values beyond count as the limit, unless they are very far.
         lowest, highest: observed extremes, even beyond these limits.
@@ -128,6 +129,7 @@ class RangeObserver(nn.Module):
     thresholds: Thresholds = Thresholds()
     part: float = 1.0
     is_whole: bool = False
+    repeats: int = 1
     exceeded_from: float = math.inf
     within: tuple[float, float] = (-math.inf, math.inf)
     singularity: Any = None
@@ -146,7 +148,7 @@ class RangeObserver(nn.Module):
         self.register_buffer("max_val", torch.tensor(-torch.inf))
         if self.widens:
             self.register_buffer("farthest", torch.full((2, at.EXTREMES), -torch.inf, dtype=torch.float64))
-            self.register_buffer("holders", torch.zeros((2, at.EXTREMES), dtype=torch.float64), persistent=False)
+            self.register_buffer("holders", -torch.ones((2, at.EXTREMES), dtype=torch.float64), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_calibrated:
@@ -176,9 +178,9 @@ class RangeObserver(nn.Module):
         low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
             for side, (end, least) in enumerate(zip((-low, high), self.farthest[:, -1].tolist(), strict=True)):
-                if end > least:
+                if end > least and self.calls // self.repeats not in self.holders[side].tolist():
                     known = [*zip(self.farthest[side].tolist(), self.holders[side].tolist(), strict=True)]
-                    known = sorted([*known, (end, self.calls)], key=lambda own: -own[0])[: at.EXTREMES]
+                    known = sorted([*known, (end, self.calls // self.repeats)], key=lambda own: -own[0])[: at.EXTREMES]
                     self.farthest[side], self.holders[side] = torch.tensor(known, dtype=torch.float64).T
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
@@ -218,10 +220,10 @@ class RangeObserver(nn.Module):
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
-        if not self.widens or self.calls < at.FEWEST_EXTREMES or self.is_settled:
+        calls, values = self.calls // self.repeats, self.values // self.repeats
+        if not self.widens or calls < at.FEWEST_EXTREMES or self.is_settled:
             return 0.0, 0.0
-        rounding = self._rounding()
-        less, more = (_margin(row[: at.FEWEST_EXTREMES], self.values, rounding) for row in self.farthest.tolist())
+        less, more = (_margin(row, calls, values, self._rounding()) for row in self.farthest.tolist())
         return less, more
 
     def _rounding(self) -> float:
@@ -241,20 +243,22 @@ class RangeObserver(nn.Module):
     @property
     def extremes(self) -> Extremes | None:
         """Return the values from which the range follows; None if it follows from others, too, or from few calls."""
-        own = type(self).calculate_qparams is RangeObserver.calculate_qparams and self.singularity is None
+        own = (
+            self.widens and type(self).calculate_qparams is RangeObserver.calculate_qparams and self.singularity is None
+        )
         if (
-            not self.widens
-            or not own
+            not own
             or self.part > 1.0
-            or self.calls < at.FEWEST_EXTREMES
+            or self.calls // self.repeats < at.FEWEST_EXTREMES
             or math.isfinite(self.within[1] - self.within[0])
             or (self.saturation is not None and self.reach() != self.reach(self.saturation))
         ):
             return None
-        kept = min(self.calls // 2 + 1, at.EXTREMES)
+        kept = min(self.calls // self.repeats // 2 + 1, at.EXTREMES)
         rows = zip(self.farthest[:, :kept].tolist(), self.holders[:, :kept].long().tolist(), strict=True)
         farthest = tuple(tuple(zip(*row, strict=True)) for row in rows)
-        return Extremes(self.calls, self.values, farthest, not self.is_settled, self._rounding())
+        calls, values = self.calls // self.repeats, self.values // self.repeats
+        return Extremes(calls, values, farthest, not self.is_settled, self._rounding())
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ends of the range, before thresholds and whole numbers are considered."""
@@ -348,14 +352,15 @@ def qparams_of(
     return scale, zero_point.clamp(quant_min, quant_max)
 
 
-def _margin(extremes: Sequence[float], values: int, rounding: float) -> float:
+def _margin(extremes: Sequence[float], calls: int, values: int, rounding: float) -> float:
     """Return the margin beyond an end of a range, see `RangeObserver.beyond`.
 
     Args:
-        extremes: the farthest ones of single calls, largest first; the last is the threshold.
-        values: number of values in all calls.
+        extremes: the farthest ones of single calls, largest first; that of the median call is the threshold.
+        calls, values: numbers of calls, and of values in all of them.
         rounding: see `RangeObserver._rounding`.
     """
+    extremes = extremes[: max(at.FEWEST_EXTREMES, min(calls // 2 + 1, at.EXTREMES - 1))]
     most, least, count = extremes[0], extremes[-1], len(extremes) - 1
     if most <= 0.0:
         return 0.0  # values of one sign get no margin beyond zero

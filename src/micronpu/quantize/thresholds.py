@@ -22,8 +22,7 @@ MOST_FOLDED = 1 << 22  # Maximum size of a constant that replaces operators [ele
 DIGEST_DIGITS = 16  # Length of a digest: enough to detect accidental changes [hexadecimal digits; calculated]
 # Maximum number of digests of samples; of more samples each is that of a block [digests; not measured]
 MOST_DIGESTS = 1024
-# Part of the largest range below which a channel counts as dead, and is not changed [ratio; not measured]
-DEAD_CHANNEL = 1e-6
+DEAD_CHANNEL = 1e-6  # Part of the largest range below which a channel counts as dead [ratio; not measured]
 MOST_EQUALIZED = 1e4  # Maximum factor of equalization in either direction [ratio; not measured]
 EQUALIZE_ROUNDS = 20  # Maximum number of passes over all pairs of layers [passes; not measured]
 EQUALIZED = 0.01  # Largest change of a factor in a pass that ends equalization [ratio; not measured]
@@ -145,21 +144,18 @@ MOMENTS_AT_ONCE = 256  # Rows of the moments of operands that are multiplied at 
 # windows of 1 to 113 take 34 instead of 153 CPU s]
 LONG_WINDOW = 16
 KEPT_MOMENTS = 1 << 27  # Maximum size of moments that are kept for further quantizations [bytes; not measured]
-# Maximum number of thresholds in a range, with more than four LSBs for each [thresholds; calculated]
-MOST_THRESHOLDS = 64
+MOST_THRESHOLDS = 64  # Maximum number of thresholds in a range, of over four LSBs each [thresholds; calculated]
 WIDER = 1.25  # Maximum factor by which a scale may grow for a threshold to be between two LSBs [ratio; not measured]
 SCALES = 512  # Scales that are tried for that [scales; not measured]
 NOTHING = 2**-16  # Smallest scale of values that were always 0, for sums in int32 [scale; calculated (5fae5f6e)]
-# Maximum ratio of a saturating value to the range: kernels count its LSBs in int32 [ratio; calculated]
-FARTHEST_BEYOND = 2**20
+FARTHEST_BEYOND = 2**20  # Maximum ratio of a saturating value to the range, in LSBs of int32 [ratio; calculated]
 # Values above which no margin is added to a range for few values [values; of 98 random networks 1,000 made more worse,
 # 300 fewer better (cd0f6116)]
 ENOUGH_VALUES = 600
-# Largest margin of ranges of many values [end of the range; 0.26 dB where no other value needs it]
-LARGEST_MARGIN = 0.03
+LARGEST_MARGIN = 0.03  # Largest margin of ranges of many values [end of the range; 0.26 dB where none needs it]
 ON_STEP = 1e-3  # Largest distance of numbers from an LSB that has them [LSB; float32 of 255 LSBs is exact to 3e-5]
-EXTREMES = 13  # Extremes of calls that are kept, to judge samples with the range of the others [calls; not measured]
-FEWEST_EXTREMES = 6  # Extremes of calls that estimate others, and least number of calls [extremes; not measured]
+EXTREMES = 14  # Extremes of calls that are kept; all but one estimate others [calls; 120 small networks]
+FEWEST_EXTREMES = 6  # Least number of extremes, and of calls, that estimate others [extremes; not measured]
 EMPTY_ROW = 1e-3  # Size of a row over the largest one's, up to which a norm has nothing to divide [ratio; not measured]
 SMALL_ROW, LARGE_ROW = 0.05, 0.95  # Quantiles of the sizes of rows that are compared [share; not measured]
 MOST_SPREAD = 0.9  # Maximum spread of the sizes of rows of normal numbers, of which few have any [ratio; not measured]

@@ -16,5 +16,6 @@ def test_the_interval_of_a_small_network_contains_other_data(kind: str) -> None:
 @pytest.mark.slow
 def test_most_intervals_of_small_networks_contain_other_data() -> None:
     """A share that only grows: 63 of 120 where calibrated samples were judged by their own ranges."""
-    every = [outcome(kind, seed, rows) for kind in KINDS for seed in range(12) for rows in (24, 48)]
-    assert sum(one.is_inside for one in every) >= 86
+    for kind in KINDS:
+        for rows in (24, 48):
+            assert sum(outcome(kind, seed, rows).is_inside for seed in range(12)) >= 11, (kind, rows)

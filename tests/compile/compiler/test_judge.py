@@ -113,6 +113,7 @@ def test_what_no_batch_can_run_runs_one_by_one():
 
 
 def test_every_held_out_sample_is_judged():
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
     data = [torch.randn(1, 8, generator=generator(i)) for i in range(64)]
     for held_out, count, also in ((None, 32, 32), (40, 40, 0)):
@@ -526,7 +527,7 @@ def test_a_sample_that_calibrated_is_clipped_as_other_data_are():
 def test_the_search_believes_what_the_report_says(monkeypatch):
     """Samples that calibrated count with the ranges of the others, in both."""
     data = [torch.randn(1, 8, generator=generator(i)).clamp(-1, 1) for i in range(24)]
-    data[3], data[7], data[16] = 3.2 * data[3].abs(), -3.1 * data[7].abs(), 2.5 * data[16]
+    data[3], data[7], data[16] = 2.6 * data[3].abs(), -2.5 * data[7].abs(), 2.2 * data[16]
     rated, believed = precision.Search.rated, []
 
     def noted(*arguments, **options):

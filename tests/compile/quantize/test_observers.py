@@ -146,6 +146,18 @@ def test_pixels_and_ranges_that_clip_get_no_margin_of_many_values():
     assert made.beyond() == (0.0, 0.0)
 
 
+def test_a_value_that_others_move_counts_once():
+    """As ReLU and flatten in front of a layer, whose extremes would tell of half as many samples."""
+    rows = random(0, 24, 64)
+    once, twice = (_of_rows(rows.repeat_interleave(count, 0), _int8(MinMaxObserver)) for count in (1, 2))
+    once.exceeded_from = twice.exceeded_from = 0
+    assert twice.beyond() != once.beyond()
+    twice = _int8(MinMaxObserver)
+    twice.repeats, twice.exceeded_from = 2, 0
+    _of_rows(rows.repeat_interleave(2, 0), twice)
+    assert twice.beyond() == once.beyond() and twice.extremes == once.extremes
+
+
 def test_a_range_is_widened_for_few_values_only():
     rows = random(0, 100, 7)
     low, high = _of_rows(rows[:14], _int8(MinMaxObserver)).beyond()

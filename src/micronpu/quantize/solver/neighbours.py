@@ -202,8 +202,8 @@ def _observe_exceeded(values: Values, groups: Groups) -> None:
             continue
         makers = [value for value in observed if observed.keys().isdisjoint(value.operands)]
         if len(makers) == 1 and observed.keys().isdisjoint(states) and all(alike[value] for value in observed):
-            from_values = at.ENOUGH_VALUES if makers[0].is_input else math.inf
-            observer.exceeded_from = 0 if makers[0] in sums else from_values
+            observer.exceeded_from = 0 if makers[0] in sums else at.ENOUGH_VALUES if makers[0].is_input else math.inf
+            observer.repeats = len(observed)  # of what maxima select not all is observed, but they are not `alike`
 
 
 def _read_within(value: Value, reader: Value, places: Places, read: Mapping[Value, tuple[Sum, ...]]) -> tuple[Sum, ...]:
