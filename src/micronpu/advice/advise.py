@@ -66,8 +66,8 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     return (finished(module, tuple(inputs)), tuple(inputs)) if is_float(module) else None
 
 
-_ROWS = 8
-"""Number of calibration samples; cycles hardly depend on them."""
+_ROWS = 64
+"""Maximum number of calibration samples. With few of them the precision, and so the cycles, may be another."""
 
 
 @target_required
@@ -94,7 +94,7 @@ def advise(
             `read_model` gives, which is quantized again with its example inputs for every idea.
         example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one.
         target: see ``micronpu targets``.
-        calibration: typical inputs, as for `micronpu.compile`; only the first eight are used. A quantized model needs
+        calibration: typical inputs, as for `micronpu.compile`; only the first 64 are used. A quantized model needs
             none.
         quantization, options: as for `micronpu.compile`.
         callback: progress callback.

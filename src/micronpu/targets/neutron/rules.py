@@ -89,7 +89,7 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     if node.op.name not in SUPPORTED:
         meaning = docstring(type(node.op)).split("\n")[0]
         detail = f"`{node.op.name}` ({meaning[:1].lower()}{meaning[1:].rstrip('.')}), which Neutron has not"
-        hint = "leave it to the core; NeutronQuantizer writes a function as operators of Neutron, where any do"
+        hint = "compile the float model for this chip: operators of Neutron compute the function, where any do"
         hint = hint if node.op.name == "table" else ""
     return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name_of(node), node.origin.source, hint)]
 
