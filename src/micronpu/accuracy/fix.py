@@ -10,6 +10,9 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+from warnings import catch_warnings, simplefilter
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,11 +22,11 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.texts import plural
-from micronpu.compiler.candidates import Allowed, Cures, Modules, Settings, Tried
+from micronpu.compiler.candidates import PROJECTIONS, Allowed, Cures, Modules, Settings, Tried
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Search
 from micronpu.frontend.checks import check_callback
-from micronpu.frontend.graphs import Node
+from micronpu.frontend.graphs import GraphModule, Node
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
 from micronpu.quantize.data import Trial, in_turn
@@ -33,12 +36,13 @@ from micronpu.quantize.running import run_recordings
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.report.accuracy import Z
 from micronpu.report.diagnosis import Attempt, FixChoice, Fixes, Gain
+from micronpu.report.warnings import AccuracyWarning
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import tree_leaves
 from micronpu.verify.sensitivity import Fidelity, PrecisionPrice
-from micronpu.verify.verification import Verification
+from micronpu.verify.verification import PRICED
 
 BUDGET = 60.0
 """Default limit of the search in seconds."""
@@ -152,6 +156,7 @@ class _Fix:
         self.start, self.budget = start, budget
         self.longest, self.begun = 0.0, time.perf_counter()  # the export is not repeated for each fix
         self.untried: list[str] = []
+        self.prices = WeakKeyDictionary[GraphModule, PrecisionPrice]()
         self.notify = callback or (lambda name, part: None)
 
     def trial_of(self, rows: Sequence[Row]) -> Trial:
@@ -170,15 +175,16 @@ class _Fix:
         choices = [self.choice(one, default) for one in tried if one.price is not None]
         unlike = {(c.sqnr, c.cycles, c.bytes): c for c in reversed(choices)}
         ordered = [choices[0], *sorted((c for c in unlike.values() if c is not choices[0]), key=lambda c: c.sqnr)]
-        kept = {name for one in tried for name in one.names}
+        kept = {name for one in tried for name in _names(one)}
         return Fixes(
             target=self.subject.target,
             calibration_rows=len(self.batches),
             choosing_rows=len(self.choosing.recordings),
             judging_rows=len(self.judging.recordings),
             attempts=tuple(
-                Attempt(name, _gain(before.fidelity, after.fidelity), name in kept)
+                Attempt(name, gain, name in kept and gain.helps)
                 for name, before, after in search.attempts
+                for gain in (_gain(before.fidelity, after.fidelity),)
             ),
             choices=tuple(replace(c, best=not any(_beats(o, c) for o in ordered)) for c in ordered),
             seconds=time.perf_counter() - self.start,
@@ -205,27 +211,27 @@ class _Fix:
         return found if activations == "int8" else merged(found, {"default": {"activations": activations}})
 
     def price(self, modules: Modules) -> PrecisionPrice:
-        program = compile_model(
-            copied(modules[""]),
-            self.subject.examples,
-            self.subject.target,
-            options=self.subject.options,
-            verify=Verification(run=False, allow_missing_kernels=True),
-        )
-        return PrecisionPrice.of([program.report], len(program.buffer))
+        subject = self.subject
+        with catch_warnings():
+            simplefilter("ignore", AccuracyWarning)  # of a program that may not be listed
+            program = compile_model(
+                copied(modules[""]), subject.examples, subject.target, options=subject.options, verify=PRICED
+            )
+        found = self.prices[modules[""]] = PrecisionPrice.of([program.report], len(program.buffer))
+        return found
 
     def choice(self, one: Tried, default: Tried) -> FixChoice:
-        """Return a program with its results on the samples that measure."""
-        assert one.price is not None
+        """Return a program with its own price, which its corrections may change, and its results where it is judged."""
+        price = self.prices.get(one.module) or self.price(one.modules)
         own, before = (
             Search.fidelity_of({"": self.judging}, {"": run_recordings(tried.modules[""], self.judging.recordings)})
             for tried in (one, default)
         )
-        name = "default" if one is default else (" + ".join(one.names) or one.activations) + one.more
+        name = "default" if one is default else (" + ".join(_names(one)) or one.activations) + one.more
         gain = None if one is default else _gain(before, own)
-        cycles = round(one.price.cycles) or None
+        cycles = round(price.cycles) or None
         quantization = self.settings(one.activations, one.settings)
-        return FixChoice(name, quantization, own.worst, gain, cycles, one.price.bytes)
+        return FixChoice(name, quantization, own.worst, gain, cycles, price.bytes)
 
 
 def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
@@ -244,6 +250,15 @@ def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
             moved = (x + (n * span / 255).to(x.dtype) for x, n, span in zip(row, noise, spans, strict=True))
             found.append(tuple(moved))
     return found
+
+
+def _names(one: Tried) -> tuple[str, ...]:
+    """Return the names of the changes that the settings of a program contain, without those within others."""
+    found, names = dict[str, Any](), list[str]()
+    for name, cure in (change for group in (*PROJECTIONS, *_CURES) for change in group):
+        if merged(one.settings, cure) == one.settings and merged(found, cure) != found:
+            found, names = merged(found, cure), [*names, name]
+    return (*names, *(["int16 everywhere"] if one.activations == "int16" else []))
 
 
 def _is_float(value: object) -> bool:

@@ -30,7 +30,7 @@ from micronpu.report.operations import hotspots
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
-from micronpu.verify.verification import Verification
+from micronpu.verify.verification import PRICED
 
 Tensors = tuple[torch.Tensor, ...]
 _KEPT = ("val", "stack_trace", "nn_module_stack")
@@ -171,7 +171,7 @@ class _Trials:
             calibration=self._rows,
             quantization=quantization,
             options=self._options,
-            verify=Verification(run=False, allow_missing_kernels=True),
+            verify=PRICED,
         ).report
 
     def _tried(

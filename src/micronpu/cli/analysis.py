@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +13,7 @@ from rich.text import Text
 import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
-from micronpu.cli import console
+from micronpu.cli import console, hints
 from micronpu.cli.options import Target, chosen_options
 from micronpu.cli.settings import JUDGE, OWN, How, Labels, MetricName, ModelName, inputs, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
@@ -162,19 +163,33 @@ def fix(
     found, name = _on_data(micronpu.fix, context, model, given, pictures, target, quantization, library, budget=budget)
     out = console.words(report_json)
     out.print(found)
-    _write_choices(found, make_folder(output or Path()), f"micronpu compile {model} -t {target}", name, out)
+    _write_choices(found, make_folder(output or Path()), context, name, out)
     console.write_json(report_json, found.to_json())
 
 
-def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Console) -> None:
-    """Write a settings file for each choice worth taking, and print the command that takes it."""
+def _write_choices(fixes: Fixes, folder: Path, context: typer.Context, name: str, out: Console) -> None:
+    """Write a settings file for each choice worth taking in place of an earlier run's, and print its command."""
     from micronpu.quantize.settings_file import to_toml
 
+    run = f"# micronpu fix {context.params['model']} -t {fixes.target}: "
+    own = {"data": None, "calibration": context.params["data"]}  # these calibrate too, unless others do
+    own = own if context.params["calibration"] is None else {"images": None, "normalize": None}
+    files = (p for p in folder.glob(f"{escape(name)}.quantization-*.toml") if p.stem.rpartition("-")[2].isdigit())
+    earlier = {path: path.read_text(errors="replace") for path in files}
+    written = set[Path]()
     for number, choice in enumerate(fixes.choices):
         if not choice.best or not choice.quantization:
             continue
-        path = write_file(folder / f"{name}.quantization-{number}.toml", to_toml(choice.quantization).encode())
-        out.print(Text.assemble((f"{number}: ", "bold"), f"{command} --quantization {path}"), soft_wrap=True)
+        text = f"{run}{choice.name}\n{to_toml(choice.quantization)}"
+        written.add(path := write_file(folder / f"{name}.quantization-{number}.toml", text.encode()))
+        for line in hints.command_line("compile", context, quantization=[path], **own):
+            out.print(Text.assemble((f"{number}: ", "bold"), line), soft_wrap=True)
+    stale = {path for path, text in earlier.items() if path not in written and text.startswith(run)}
+    for path in stale:
+        path.unlink()
+    for what, paths in (("Replaced", written & earlier.keys()), ("Removed the earlier", stale)):
+        if paths:
+            out.print(Text(f"{what} {', '.join(sorted(map(str, paths)))}."))
 
 
 @console.guarded

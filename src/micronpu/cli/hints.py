@@ -32,16 +32,22 @@ _SAFE = {"model", "program", "target", "data", "calibration", "images", "normali
 def lines(text: str, context: object, *, failed: bool = False) -> Iterator[str]:
     """Yield a line for each command in a text that needs arguments, if the current command has all of them."""
     for name in dict.fromkeys(" ".join(found.split()) for found in NAMED.findall(text)):
-        if (command := find(name, context)) is None:
-            continue
-        several = {"target", "quantization", "data"} if command.name == "compare" else set()
-        names = {param.name for param in command.params} - several
-        given = _given(context, names & _SAFE if failed else names)
-        needed = {param.name for param in command.params if param.required} | (names & {"model", "target"})
-        if needed and needed <= given.keys():
-            taken = (param for param in command.params if param.name in given)
-            words = [word for param in taken for word in _words(param, given[param.name])]
-            yield f"micronpu {name} {shlex.join(words)}"
+        yield from command_line(name, context, failed=failed)
+
+
+def command_line(name: str, context: object, *, failed: bool = False, **more: object) -> Iterator[str]:
+    """Yield the line of a command, with other values (None for none), if the current command has all that it needs."""
+    if (command := find(name, context)) is None:
+        return
+    several = {"target", "quantization", "data"} if command.name == "compare" else set()
+    names = {param.name for param in command.params} - several
+    given = _given(context, names & _SAFE if failed else names) | more
+    given = {name: value for name, value in given.items() if value is not None}
+    needed = {param.name for param in command.params if param.required} | (names & {"model", "target"})
+    if needed and needed <= given.keys():
+        taken = (param for param in command.params if param.name in given)
+        words = [word for param in taken for word in _words(param, given[param.name])]
+        yield f"micronpu {name} {shlex.join(words)}"
 
 
 def find(name: str, context: Any) -> Any:

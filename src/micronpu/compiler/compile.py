@@ -126,7 +126,7 @@ def compile_model(
     clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = request.passes or device.pipeline
-    if not checks.run:
+    if not checks.proves:
         device = device.unverified()
     how = Quantization.of(quantization)
     fewer = partial(request.reduced, device) if request.reduces else None  # a search would not keep their weights

@@ -144,7 +144,7 @@ class Attempt:
 
     Attributes:
         gain: over those kept before, on the samples for choosing.
-        kept: True if it is part of the choices.
+        kept: True if it helps, and is part of the choices.
     """
 
     name: str
@@ -159,9 +159,9 @@ class FixChoice:
     Attributes:
         name: the default, or the fixes.
         quantization: the dictionary that `micronpu.compile(quantization=...)` takes.
-        sqnr: at the output against float in dB, on samples that chose nothing.
+        sqnr: at the output against float in dB, of all samples that chose nothing together.
         gain: over the default, on these samples; None for the default.
-        cycles: of the program, as its report estimates them; None without an estimate.
+        cycles: of the NPU and the core, as the program's report estimates them; None without an estimate.
         bytes: of the ``.pte``.
         best: True if no other choice is as near to float for as few cycles and bytes.
     """

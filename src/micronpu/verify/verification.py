@@ -66,6 +66,11 @@ class Verification(HeldOut):
         check_switch("allow_missing_kernels", self.allow_missing_kernels)
         check_switch("verify_import", self.verify_import)
 
+    @property
+    def proves(self) -> bool:
+        """True if the NPU's streams are proved, which decides on what is delegated."""
+        return self.run
+
     @classmethod
     def of(cls, given: object) -> Verification:
         """Convert the argument of `micronpu.compile`: True and False are `run`, and budgets `budgets`.
@@ -80,3 +85,13 @@ class Verification(HeldOut):
         if isinstance(given, Budgets):
             return cls(budgets=given)
         raise OptionError(f"`verify` is {described(given)}.", hint="True, False, or Verification(strict=True)")
+
+
+class _OfPrice(Verification):
+    """Without a run, but of the same program as one with a run."""
+
+    proves = True
+
+
+PRICED = _OfPrice(run=False, allow_missing_kernels=True)
+"""Verification of a program that is compiled only for its price."""

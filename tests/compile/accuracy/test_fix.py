@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
 from micronpu.quantize.settings_file import merged, read_quantization, to_toml
 from micronpu.report.diagnosis import Gain
+from micronpu.targets.ethosu.device import EthosUDevice
 
 TARGET = "ethos-u55-128"
 
@@ -155,11 +157,39 @@ def test_a_small_budget_ends_it_and_the_command_writes_what_compile_takes(tmp_pa
     done = CliRunner().invoke(app, ["fix", *said, "--quantization", "per_channel=false", "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
     files = sorted(tmp_path.glob("net.quantization-*.toml"))
-    assert files and f"-t imxrt700-neutron --quantization {files[-1]}" in done.output
+    assert files and f"--target imxrt700-neutron --quantization {files[-1]}" in done.output
+    run = f"# micronpu fix {tmp_path}/model.py:net -t imxrt700-neutron: "
+    assert all(file.read_text().startswith(run) for file in files)
+    earlier, own, other = (tmp_path / f"net.quantization-{name}.toml" for name in ("98", "mine", "99"))
+    for file, text in ((earlier, run), (own, run), (other, run.replace("imxrt700-neutron", "mcxn947"))):
+        file.write_text(text)
+    rows = torch.randn(48, 6, generator=torch.Generator().manual_seed(2)) @ torch.ones(6, 6)
+    np.save(x := tmp_path / "x.npy", rows.numpy())
+    every = [*said, "--quantization", "per_channel=false", "-o", str(tmp_path), "--data", str(x)]
+    for more, given in ((["--calibration", str(x)], f"--calibration {x} "), ([], f"--calibration {x} ")):
+        again = CliRunner().invoke(app, ["fix", *every, *more])
+        assert again.exit_code == 0, again.output
+        assert again.output.count(given) == again.output.count("micronpu compile ") > 0, again.output
+        assert (" --data " in again.output) == bool(more)
+        assert not earlier.exists() and own.exists() and other.exists()
+    assert "Replaced" in again.output
+    files = sorted(tmp_path.glob("net.quantization-[0-8]*.toml"))
     made = CliRunner().invoke(
         app, ["compile", *said, "--no-verify", "--quantization", str(files[-1]), "-o", f"{tmp_path}/out.pte"]
     )
     assert made.exit_code == 0, made.output
+
+
+def test_prices_are_of_proved_streams(monkeypatch):
+    """An operator whose stream is wrong is left to the core by `compile`, so that its cycles there count."""
+
+    def refused(self):
+        raise AssertionError("The price is of a program whose streams are not proved.")
+
+    monkeypatch.setattr(EthosUDevice, "unverified", refused)
+    found = micronpu.fix(Net().eval(), DATA, TARGET, calibration=images(8, 2), budget=0.001)
+    assert found.choices[0].cycles
+    assert micronpu.advise(Net().eval(), DATA[0], TARGET, calibration=images(8, 2)).price.cycles
 
 
 def test_perturbed_rows_stay_within_half_an_lsb():

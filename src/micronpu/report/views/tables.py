@@ -240,7 +240,11 @@ def fixes_view(fixes: Fixes) -> RenderableType:
         gain = str(choice.gain) if choice.gain is not None else NOTHING
         cells = (mark, choice.name, _ratio(choice.sqnr), gain, cycles, f"{choice.bytes:,}")
         table.add_row(*(Text(cell, style="bold" if choice.best else "") for cell in cells))
-    note = Text("* nothing else is as near to float for as few cycles and bytes", style="dim")
+    note = Text(
+        "* nothing else is as near to float for as few cycles and bytes; SQNR: of all rows together; gain: mean of the "
+        "rows' own; cycles: of NPU and core; with int16, corrections that did not help alone are taken too",
+        style="dim",
+    )
     return Group(Text(fixes.summary, style="bold"), "", *((tried, "") if fixes.attempts else ()), table, note)
 
 
