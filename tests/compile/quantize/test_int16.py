@@ -345,6 +345,32 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
         assert (program.run(*data[1]) - model(*data[1])).abs().max() <= 30 / 2**15
 
 
+class Decoder(nn.Module):
+    """A step of a U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.begin, self.down = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.up, self.end = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(16, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.begin(x))
+        up = self.up(torch.relu(self.down(F.max_pool2d(x, 2))))
+        y: torch.Tensor = self.end(torch.cat([up, x], 1))
+        return y
+
+
+def test_a_transposed_convolution_before_a_concatenation_in_int16_is_for_the_npu():
+    """Vela wrote the converted rows of its results to wrong places, so that it was left to the core in float."""
+    data = [(torch.randn(1, 8, 8, 8),) for _ in range(8)]
+    settings = {"nodes": {name: {"activations": "int16"} for name in ("cat", "conv2d_2")}}
+    target = "ethos-u55-128"
+    spec = EthosUOptions(target, via="tosa")
+    program = micronpu.compile(Decoder().eval(), data[0], target, calibration=data, quantization=settings, options=spec)
+    assert program.report.share == 1.0 and program.report.partitions == 1
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("nearest", [0.0005, 0.02])
 @pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])

@@ -12,6 +12,7 @@ from micronpu.ir.op import Rescaling
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.convolution import TransposeConv2d
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.slicing import Concat
 from micronpu.passes.base import Pass, Walk
 
 
@@ -65,6 +66,7 @@ class FuseConversions(Pass):
         """Return the result of a node that writes what all its readers convert to; None if it cannot.
 
         A transposed convolution does not write int16 for int8: it copies its results, which takes more than converting.
+        It does for a concatenation, to which Vela writes the rows of converted copies in the wrong places.
         """
         y, type, op = node.outputs[0], conversion.outputs[0].type, node.op
         readers = walk.users.get(y, [])  # none of a new node
@@ -72,7 +74,8 @@ class FuseConversions(Pass):
         if readers[:1] != [conversion] or y in walk.outputs or not alike:
             return None
         narrows = type.dtype is DType.INT8
-        if isinstance(op, Rescaling) and (narrows or not isinstance(op, TransposeConv2d)):
+        joins = any(isinstance(n.op, Concat) for r in readers for n in walk.users.get(r.output, []))
+        if isinstance(op, Rescaling) and (narrows or joins or not isinstance(op, TransposeConv2d)):
             op = replace(op, dtype=None if type.dtype is node.inputs[0].type.dtype else type.dtype)
             made = self.make(op, node.inputs, node.origin.joined(conversion.origin), type.qparams)
         elif narrows and _moves(node) and all(map(walk.read_once, node.inputs)):
