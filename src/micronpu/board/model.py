@@ -29,6 +29,7 @@ from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_byte
 from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
 from micronpu.targets.ethosu.stream import accelerator_of
 from micronpu.targets.ethosu.vela.compiler import ALLOCATION, OPERATOR
+from micronpu.targets.registry import firmware_of
 
 PTE, TFLITE = "pte", "tflite"
 _LITERT = b"TFL3"
@@ -141,10 +142,10 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     others = [d.backend for d in plan.delegates if d.backend != EthosU.backend_id]
     if others or not payloads:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
-        raise UnsupportedError(
-            f"{name} {what}: Arm's runner is for programs with an Ethos-U.",
-            hint=FIRMWARE if not others else "`micronpu run`, or --board imxrt700 for a program for silicon",
-        )
+        found = ((firmware_of(d.backend), d.payload) for d in plan.delegates)
+        simulated = all(firmware is not None and firmware.is_for_silicon(payload) for firmware, payload in found)
+        hint = f"`micronpu run`{', or --board imxrt700' * simulated}" if others else FIRMWARE
+        raise UnsupportedError(f"{name} {what}: Arm's runner is for programs with an Ethos-U.", hint=hint)
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:
         raise UnsupportedError(f"{name} is for several NPUs: {', '.join(accelerators)}.")

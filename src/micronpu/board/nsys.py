@@ -53,10 +53,8 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
     if not payloads or any(p.kind != "silicon" for p in payloads):
         what = "is a reference program for this machine" if payloads else "has no part for a Neutron"
         what += f" but one for another NPU ({others[0]})" if others and not payloads else ""
-        chip = f"-t {' or -t '.join(chips())} " * (not payloads)
-        raise UnsupportedError(
-            f"{name} {what}, which NXP's simulator does not run.", hint=f"micronpu compile {chip}--converter sdk"
-        )
+        hint = f"micronpu compile -t {' or -t '.join(chips())} --converter sdk"
+        raise UnsupportedError(f"{name} {what}, which NXP's simulator does not run.", hint=hint)
     if others:
         raise UnsupportedError(f"{name} calls the delegate {others[0]}, too, which {RUNNER} does not have.")
     return read_program(data, name, method=plan.name)

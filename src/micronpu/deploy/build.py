@@ -94,11 +94,9 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         BuildError: a program is missing or fails; the whole output is in ``micronpu-build.log`` of the build's folder.
     """
     text = _check_folder(folder)
-    if (readme := folder / "README.md").is_file() and b"**This program runs on a laptop" in read_file(readme):
-        raise FileError(
-            f"The program of {folder} runs on a laptop only: its NPU part is a reference container.",
-            hint="micronpu compile MODEL -t TARGET --converter sdk, and micronpu deploy into a new folder",
-        )
+    lead = read_file(readme).decode(errors="replace") if (readme := folder / "README.md").is_file() else ""
+    if found := re.search(r"^\*\*This program (.*)\*\*(.*)$", lead, re.MULTILINE):
+        raise FileError(f"The program of {folder} {found[1]}{found[2]}")
     output = options.output or folder / "build"
     _check_output(output)
     given = _definitions(folder, options)

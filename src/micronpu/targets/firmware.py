@@ -100,7 +100,6 @@ class Firmware:
         linux_options: for CMake, of ExecuTorch under Linux.
         linux_note: requirements of the delegate under Linux.
         section: of the folder's readme, with its heading; reads ``on_device``.
-        laptop_only: reason why a payload that is not for silicon runs on the host only, and what to do.
     """
 
     handle_bytes: int = 0
@@ -120,7 +119,6 @@ class Firmware:
     linux_note: str = ""
     start_note: str = ""
     several_note: str = ""
-    laptop_only: str = ""
     section: str = ""
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
@@ -130,6 +128,10 @@ class Firmware:
             PayloadError: it cannot be read.
         """
         return 0, ""
+
+    def laptop_only(self, chip: Chip | None) -> str:
+        """Say why a payload that is not for silicon runs on the host only, and what to do for a chip."""
+        return ""
 
     def inside(self, payload: bytes) -> int:
         """Return the bytes that the tensors inside a payload need at least, beyond `temporary`; 0 if that has them all.

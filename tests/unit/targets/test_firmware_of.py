@@ -45,6 +45,6 @@ def test_a_reference_container_is_for_no_silicon() -> None:
     payload = pack(layout, reference_artifacts(b"TFL3", 1, 1, 1))
     firmware = firmware_of("NeutronBackend")
     assert firmware is not None and not firmware.is_for_silicon(payload)
-    assert firmware.temporary(payload) == (0, "") and firmware.laptop_only
+    assert firmware.temporary(payload) == (0, "") and firmware.laptop_only(None)
     on_device, on_host = (rendered(firmware.section, on_device=kind) for kind in (True, False))
     assert "micronpu inspect" in on_device and "micronpu inspect" not in on_host

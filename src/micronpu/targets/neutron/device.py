@@ -25,6 +25,7 @@ from micronpu.targets.neutron.costs import neutron_policy, no_latency, npu_laten
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.rules import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
+from micronpu.targets.neutron.target_spec import no_silicon
 from micronpu.targets.options import Checks
 
 REFERENCE_NOTE = (
@@ -88,7 +89,8 @@ class NeutronDevice(Device):
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]
-        notes = [REFERENCE_NOTE] if any(p.artifacts.kind == "reference" for p in own) else []
+        is_reference = any(p.artifacts.kind == "reference" for p in own)
+        notes = [f"{REFERENCE_NOTE} {no_silicon(self.options.target_spec.chip)}".rstrip()] if is_reference else []
         for part in own:
             if part.artifacts.kind == "silicon":
                 notes.append(

@@ -8,9 +8,11 @@ from importlib import resources
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.base.parsing import parse_toml
+from micronpu.chips import Chip
 from micronpu.container.litert_view import read_model
 from micronpu.container.payload import SILICON_MAGIC, align, parse, read_container
 from micronpu.targets.firmware import Firmware
+from micronpu.targets.neutron.target_spec import NEUTRON, no_silicon
 
 _TEXTS = parse_toml((resources.files("micronpu.targets.neutron") / "firmware.toml").read_text(encoding="utf-8"))
 
@@ -22,7 +24,12 @@ class NeutronFirmware(Firmware):
     sections = (
         " * A Neutron of class C does not read flash: convert with fetch_constants_to_sram, or place it in SRAM.",
     )
-    laptop_only, linux_note = _TEXTS["laptop_only"], _TEXTS["linux_note"]
+    linux_note = _TEXTS["linux_note"]
+
+    def laptop_only(self, chip: Chip | None) -> str:
+        is_neutron = chip is not None and chip.npu is not None and chip.npu.family == NEUTRON
+        way = no_silicon(chip) if chip is not None and is_neutron else ""
+        return _TEXTS["laptop_only"].format(way=way or _TEXTS["for_silicon"]).lstrip()
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
         """Temporary memory that the published `NeutronBackend.cpp` allocates, and a remark on what is unknown.

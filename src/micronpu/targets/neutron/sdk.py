@@ -37,7 +37,7 @@ from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.elementwise import Add
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.neutron_graph import read_program
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chips
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec, no_silicon
 
 PACKAGE = "eiq_neutron_sdk"
 CONVERTERS = ("auto", "reference", "sdk")
@@ -87,14 +87,8 @@ def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
         return default_converter(target)
     if name == "reference":
         return ReferenceConverter()
-    npu = target.npu
-    if not npu.converter:
-        served = ", ".join(sorted(n for n, npu in neutron_chips().items() if npu.converter))
-        raise ConverterError(
-            f"No program for the Neutron {npu.variant} (class {npu.kind}) of {target.chip.name} made by {PACKAGE} is "
-            f"known to run in ExecuTorch's runtime, which takes those for {served}.",
-            hint='--converter reference, converter="reference" in Python, whose program runs on the host',
-        )
+    if why := no_silicon(target.chip):
+        raise ConverterError(why, hint='--converter reference, converter="reference" in Python')
     return SdkConverter()
 
 

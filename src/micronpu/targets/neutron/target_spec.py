@@ -229,6 +229,17 @@ class NeutronTargetSpec:
         return tuple(f"Assumed about the Neutron of {self.chip.title}: {clause}." for clause in self.npu.assumed)
 
 
+def no_silicon(chip: Chip) -> str:
+    """Say that there are only reference programs for a chip; "" if the vendor's converter makes programs for it."""
+    if NeutronNpu.of(chip).converter:
+        return ""
+    served = ", ".join(sorted(name for name, npu in neutron_chips().items() if npu.converter))
+    return (
+        f"For {chip.name} there are only reference programs today, which run on a laptop: ExecuTorch's runtime takes "
+        f"programs of NXP's converter for {served} alone."
+    )
+
+
 def neutron_chips() -> dict[str, NeutronNpu]:
     """The Neutron of each chip of the package that has one, by the chip's name."""
     chips = shipped_chips()
