@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.graphs import by_name
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import origin_of, overload_name
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.loops import loops_of
@@ -35,7 +37,7 @@ _PEAKED = 20.0
 @target_required
 @exclusive()
 def blame(
-    model: nn.Module | ExportedProgram,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str],
     data: object,
     target: str,
     *,
@@ -49,7 +51,7 @@ def blame(
     """Compare the quantized network with the float one, layer by layer, on real data.
 
     Args:
-        model: a float module in evaluation mode, or an exported program of one.
+        model: a float module in evaluation mode, an exported program of one, or the path of an .onnx or .tflite.
         data: samples to measure on: an array with a row per input, or a list of inputs as for calibration. A dozen are
             enough; of many, some are measured for a large network, evenly spread.
         target: decides the quantization; see ``micronpu targets``.
@@ -67,6 +69,7 @@ def blame(
     notify = callback or (lambda name, part: None)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
+    model, example_inputs, data = opened(model, example_inputs, data)
     subject = Subject(model, data, calibration, examples_of(data, example_inputs, "blame"), target, options)
     how = Quantization.of(quantization)
     chosen = subject.quantizer(how)

@@ -27,6 +27,7 @@ from micronpu.frontend.checks import check_callback, check_evaluation_mode, chec
 from micronpu.frontend.exported import is_quantized
 from micronpu.frontend.functional import without_taken_names
 from micronpu.frontend.integers import InFloat, integer_io_of
+from micronpu.frontend.model_files import is_model_file, opened
 from micronpu.program.io import ProgramIO, file_facts_of, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
@@ -101,7 +102,7 @@ _UNRELATED = 0.2  # Cohen's kappa of labels and classes below which they may be 
 
 @exclusive()
 def evaluate(
-    model: nn.Module | ExportedProgram | Callable[..., object],
+    model: nn.Module | ExportedProgram | Callable[..., object] | str | os.PathLike[str],
     data: object,
     program: CompiledProgram | str | os.PathLike[str] | bytes,
     labels: object = None,
@@ -116,7 +117,8 @@ def evaluate(
     """Compare a program with the float model it was compiled from, on any number of samples.
 
     Args:
-        model: the float model, in evaluation mode; for a method that is a bound method of a module, that method.
+        model: the float model, in evaluation mode; for a method that is a bound method of a module, that method;
+            or the path of a .tflite or .onnx file.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
             tuples for several inputs. For a model with states, sequences of calls, ``[[x0, x1, ...], ...]``, as for
             calibration; each sequence starts with the initial states. A quantized file also takes its own integers.
@@ -147,6 +149,8 @@ def evaluate(
             hint="evaluate(model, data, program, labels), in this order",
         )
     check_callback(callback)
+    if is_model_file(model):
+        model, _, data = opened(model, None, data)
     if method is not None:
         check_text("method", method, "the name of a method")
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")

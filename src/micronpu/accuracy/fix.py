@@ -7,6 +7,7 @@ is compiled to get its cycles and bytes.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Search
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.graphs import GraphModule, Node
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
 from micronpu.quantize.data import Trial, in_turn
@@ -77,7 +79,7 @@ _CURES: Cures = (
 @target_required
 @exclusive()
 def fix(
-    model: nn.Module | ExportedProgram,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str],
     data: object,
     target: str,
     *,
@@ -91,7 +93,7 @@ def fix(
     """Try changes that reduce quantization error, within a time limit, and price those that help.
 
     Args:
-        model: a float module in evaluation mode, or an exported program of one.
+        model: a float module in evaluation mode, an exported program of one, or the path of an .onnx or .tflite.
         data: inputs, as for `micronpu.blame`: half of them select changes, the others measure the result. Without
             ``calibration`` half of them calibrate first.
         target: see ``micronpu targets``.
@@ -114,6 +116,7 @@ def fix(
     check_callback(callback)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "fix"))
+    model, example_inputs, data = opened(model, example_inputs, data)
     start = time.perf_counter()
     examples = examples_of(data, example_inputs, "fix")
     subject = Subject(model, data, calibration, examples, target, options, "fix")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished, is_float
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.graphs import GraphModule, Node, nodes_where, operand
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView, is_any_dequantize, origin_of, quantized_from
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, clean, copied, replace_each
@@ -73,9 +75,9 @@ _ROWS = 64
 @target_required
 @exclusive()
 def advise(
-    model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[object] | torch.Tensor,
-    target: str,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str],
+    example_inputs: Sequence[object] | torch.Tensor | None = None,
+    target: str = "",
     *,
     calibration: object = None,
     quantization: HowToQuantize = None,
@@ -91,8 +93,10 @@ def advise(
 
     Args:
         model: a module in evaluation mode, or an exported program of one, without states; or a quantized one, such as
-            `read_model` gives, which is quantized again with its example inputs for every idea.
-        example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one.
+            `read_model` gives, which is quantized again with its example inputs for every idea; or the path of a
+            .tflite or .onnx file.
+        example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one;
+            None for a file.
         target: see ``micronpu targets``.
         calibration: typical inputs, as for `micronpu.compile`; only the first 64 are used. A quantized model needs
             none.
@@ -105,7 +109,8 @@ def advise(
     """
     check_callback(callback)
     start = time.perf_counter()
-    found = exported(model, example_inputs)
+    network, inputs, calibration = opened(model, example_inputs, calibration)
+    found = exported(network, inputs)
     if found.states:
         raise ModelError(
             f"The model keeps a state, `{found.states.values[0].name}`, from one call to the next, and advise tries "

@@ -14,6 +14,7 @@ import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console, hints
+from micronpu.cli.compiled import read_program
 from micronpu.cli.options import Target, chosen_options
 from micronpu.cli.settings import JUDGE, OWN, How, Labels, MetricName, ModelName, inputs, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
@@ -54,6 +55,7 @@ def evaluate(
     if metric is not None and labels is None:
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     report_json = console.checked_json_path(json, report_json)
+    read_program(program)  # refuses a model and a folder
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
         rows = load_data(data, pictures, loaded)

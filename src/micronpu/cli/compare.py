@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from micronpu.base.errors import FileError, OptionError
-from micronpu.base.files import check_folder, check_writable, read_file, write_file
+from micronpu.base.files import check_writable, make_folder, read_file, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.chips import load_measured, shipped_chips
@@ -161,8 +161,7 @@ def _read(folder: Path, key: str) -> dict[Job, Candidate]:
     """Read the rows of an earlier run of the same command; failed ones are tried again."""
     from micronpu.report.alternatives import Candidate
 
-    check_folder(folder)
-    path = folder / _NAME
+    path = make_folder(folder) / _NAME
     if not path.exists():
         return {}
     try:

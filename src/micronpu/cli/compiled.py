@@ -38,8 +38,7 @@ def read_program(path: Path) -> bytes:
         raise FileError(f"{path} is a model, and a compiled program is expected.", hint=hint)
     if (first := min(path.glob("*.pte"), default=None)) is None:
         return read_file(path)
-    builds = f", or `micronpu board build {path}`" if (path / "CMakeLists.txt").is_file() else ""
-    raise FileError(f"{path} is a folder, and a program is expected.", hint=f"{first}{builds}")
+    raise FileError(f"{path} is a folder, and a program is expected.", hint=str(first))
 
 
 def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, bytes]]:

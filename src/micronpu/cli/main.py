@@ -12,7 +12,7 @@ import typer
 
 import micronpu
 from micronpu.base.errors import ErrorsAs, ModelError, OptionError, reason
-from micronpu.base.files import check_writable, write_file
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
@@ -44,6 +44,8 @@ from micronpu.cli.settings import (
 )
 from micronpu.cli.settings import flag_of as budget_flag
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, sources_of
+from micronpu.container.litert_view import element_name
+from micronpu.container.litert_view import read_model as read_litert
 from micronpu.deploy.folder import check_target
 from micronpu.program.pte import read_pte
 from micronpu.report.manifest import Manifest, Sources
@@ -253,6 +255,10 @@ def _write(
         place = program.manifest(path, sources).save(Manifest.beside(path))
         console.say(f"Wrote {place}.", to=out)
     program.save(path, vela=vela)
+    if path.suffix == ".tflite":
+        file = read_litert(read_file(path))
+        types = " and ".join(sorted({element_name(file.tensors[i].type) for i in (*file.inputs, *file.outputs)}))
+        console.say(f"The inputs and outputs of {path} are {types}, with scale and zero point in the file.", to=out)
     if etrecord is not None:
         program.save_etrecord(etrecord)
         console.say(f"Wrote {etrecord}.", to=out)

@@ -81,7 +81,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_ALL] = _ALL in args
         ctx.meta["--target"] = _target_of(args)
+        ctx.allow_extra_args = True  # they are refused here, with what they may be
         rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
+        if rest and not ctx.resilient_parsing:
+            known = [name for option in self.get_params(ctx) for name in option.opts]
+            found = [name for name in ("--data", "--calibration", "--input", "--vectors") if name in known]
+            hint = f" Try: {found[0]} {rest[0]}" if found and rest[0].endswith((".npy", ".npz")) else ""
+            ctx.fail(f"There is no argument for {' '.join(rest)}.{hint}")
         return rest
 
     def invoke(self, ctx: Any) -> None:

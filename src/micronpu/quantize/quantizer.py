@@ -70,9 +70,6 @@ class StaticQuantizer:
         OptionError: an argument is of another type, or there is no such rewrite.
     """
 
-    wider = "a quantizer of a family with int16 activations"
-    """Hint for int16 activations if the device does not support them."""
-
     def __init__(
         self,
         capabilities: Capabilities,
@@ -251,7 +248,7 @@ class StaticQuantizer:
             raise OptionError(
                 f"The quantizer quantizes activations to {' or '.join(able)}; the device does "
                 f"not compute with {config.activations}.",
-                hint=self.wider if config.activations == "int16" else "",
+                hint=f'"{able[0]}" (`--quantization {able[0]}`), or a target with an Ethos-U',
             )
         return config
 

@@ -219,7 +219,7 @@ def test_several_inputs_and_outputs_and_batches():
 def test_an_array_is_cut_into_the_batches_of_the_program():
     program = micronpu.compile(MODEL, X[:4], "imxrt700-neutron", calibration=X[:8].split(4))
     assert micronpu.evaluate(MODEL, X, program, Y).of("float").score.value == pytest.approx(0.8)
-    with pytest.raises(MicroNpuError, match="The 58 rows of the data cannot be cut into batches of 4"):
+    with pytest.raises(MicroNpuError, match="The 58 rows of the data cannot be cut into the program's batches of 4"):
         micronpu.evaluate(MODEL, X[:58], program, Y[:58])
 
 
@@ -287,8 +287,28 @@ def test_the_command(tmp_path, program):
     assert own.exit_code == 0 and "share" in own.output
     wrong = CliRunner().invoke(app, ["evaluate", *said, "--labels", f"{tmp_path}/x.npz"])
     assert wrong.exit_code == 1 and "holds 2 arrays (x, y), of which one is the labels" in wrong.output
+    for more, words in {
+        ("x.npy",): "no argument for x.npy. Try: --data x.npy",
+        ("x",): "no argument for x.",
+    }.items():
+        wrong = CliRunner().invoke(app, ["evaluate", *said[:2], *more])
+        assert wrong.exit_code == 2 and words in " ".join(wrong.output.replace("│", "").split())
+    program.save(tmp_path / "net.tflite")
+    wrong = CliRunner().invoke(app, ["evaluate", said[0], str(tmp_path / "net.tflite"), *said[2:]])
+    assert wrong.exit_code == 1 and "is a model, and a compiled program is expected" in " ".join(wrong.output.split())
     wrong = CliRunner().invoke(app, ["evaluate", *said, *labels, "--metric", f"{tmp_path}/model.py:none"])
     assert wrong.exit_code == 1 and "has no function 'none'" in wrong.output
+
+
+def test_a_model_may_be_a_file(tmp_path, program):
+    program.save(file := tmp_path / "net.tflite")
+    rows = torch.clamp(torch.round(X[:16] * 20), -128, 127).to(torch.int8)
+    made = micronpu.compile(file, None, "cortex-m33")
+    assert micronpu.evaluate(str(file), list(rows.split(1)), made).rows == 16
+    assert micronpu.advise(file, target="cortex-m33").ideas
+    for judge in (micronpu.blame, micronpu.fix):
+        with pytest.raises(MicroNpuError, match="is quantized already, so that there is no float model"):
+            judge(file, list(rows.split(1)), "cortex-m33")
 
 
 def test_rows_that_saturate_are_noted_though_few_of_their_values_do():

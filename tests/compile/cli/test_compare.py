@@ -30,7 +30,6 @@ def calibration():
 def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text(MODEL)
     folder = tmp_path / "rows"
-    folder.mkdir()
     command = ["compare", f"{tmp_path / 'net.py'}:net", "-t", "cortex-m33", "-t", "ethos-u55-128", "--json"]
     command += ["--quantization", "int8", "--quantization", "int16", "--folder", str(folder), "--jobs", "1"]
     first = CliRunner().invoke(app, command)

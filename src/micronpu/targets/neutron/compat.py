@@ -355,8 +355,6 @@ class NeutronQuantizer(StaticQuantizer):
         OptionError: an argument has another type, there is no such rewrite, or activations are not int8.
     """
 
-    wider = "EthosUQuantizer has int16 activations"
-
     def __init__(
         self,
         neutron_target_spec: NeutronTargetSpec | None = None,

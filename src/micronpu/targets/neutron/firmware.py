@@ -29,7 +29,8 @@ class NeutronFirmware(Firmware):
     def laptop_only(self, chip: Chip | None) -> str:
         is_neutron = chip is not None and chip.npu is not None and chip.npu.family == NEUTRON
         way = no_silicon(chip) if chip is not None and is_neutron else ""
-        return _TEXTS["laptop_only"].format(way=way or _TEXTS["for_silicon"]).lstrip()
+        text: str = _TEXTS["laptop_only"].format(way=way or _TEXTS["for_silicon"])
+        return text.lstrip()
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
         """Temporary memory that the published `NeutronBackend.cpp` allocates, and a remark on what is unknown.
