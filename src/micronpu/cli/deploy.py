@@ -222,8 +222,7 @@ def show_deployment(done: Deployment, out: Console) -> None:
         console.say(f"{region.name}: {region.bytes:,} bytes, {region.verdict}", to=out)
     for note in done.notes:
         console.say(note, "yellow", to=out)
-    vectors = plural(done.vectors, "golden vector") if done.vectors else "no golden vectors"
-    console.say(f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md.", "bold", to=out)
+    console.say(f"Wrote {done}", "bold", to=out)
 
 
 @dataclass(frozen=True)

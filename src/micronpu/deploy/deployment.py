@@ -24,6 +24,7 @@ from micronpu.base.errors import (
 )
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION, installed
+from micronpu.base.texts import plural
 from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.csource import Facts, Limit, filled
@@ -117,6 +118,10 @@ class Deployment:
     vectors: int
     notes: tuple[str, ...]
     data: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        vectors = plural(self.vectors, "golden vector") if self.vectors else "no golden vectors"
+        return f"{self.folder}: {len(self.files)} files, {vectors}; start with README.md."
 
     @property
     def program_bytes(self) -> int:

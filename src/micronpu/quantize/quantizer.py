@@ -248,7 +248,7 @@ class StaticQuantizer:
             raise OptionError(
                 f"The quantizer quantizes activations to {' or '.join(able)}; the device does "
                 f"not compute with {config.activations}.",
-                hint=f'"{able[0]}" (`--quantization {able[0]}`), or a target with an Ethos-U',
+                hint=f'"{able[0]}" (`--quantization {able[0]}`), or a target with int16 (docs/quantization.md)',
             )
         return config
 
