@@ -152,7 +152,7 @@ def test_command(driver: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "FAIL: element 0" in done.stdout and "changed in memory:" in done.stdout and "convolution" in done.stdout
-    assert "[board: exit status 1;" in done.stderr and "an estimate" in done.stderr
+    assert "[board: exit status 1;" in done.stderr and "the least that MACs" in done.stderr
 
 
 def test_what_is_refused(driver: Path, tmp_path: Path) -> None:

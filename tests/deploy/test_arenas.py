@@ -121,7 +121,7 @@ def chip(folder: Path, sram: int = 2000000) -> str:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="branches or loops"):
         divided(made("a condition").buffer, 4)
-    with pytest.raises(UnsupportedError, match="No tensor of The program fits into 1 bytes"):
+    with pytest.raises(UnsupportedError, match="No tensor of the program fits into 1 bytes"):
         divided(made("linear").buffer, 1)
     target = chip(tmp_path)
     one = [Source(programs.program("two").buffer, "two")]

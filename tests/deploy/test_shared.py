@@ -215,7 +215,7 @@ def test_the_command_takes_several(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert {"my_host.h", "my_two.h", "my_two.pte", "my_two.bpte"} <= {p.name for p in (tmp_path / "out").iterdir()}
     refused = CliRunner().invoke(app, ["deploy", *files, "-o", str(tmp_path / "no"), "--name", "a,b,c"])
-    assert refused.exit_code == 1 and "3 names for 2 programs" in refused.output
+    assert refused.exit_code == 1 and "`--name` has 3 names, not 2" in refused.output
 
 
 def test_data_in_a_file_beside_the_program(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from micronpu.frontend.graphs import Argument, GraphModule, Node, map_arg
 from micronpu.frontend.tensors import add_constant, read
 from micronpu.ir.lowering import facts_of
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops import facts
 from micronpu.ops.tables.table import is_near, wide_table_entries
 from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of, tree_map
 
@@ -286,11 +287,11 @@ def is_pointwise(node: Node, dtypes: Container[torch.dtype] = (torch.float32, to
     return is_one and not schema_of(overload).is_mutable and not program.is_random(node)
 
 
-def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Any], object]) -> Steps:
+def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable[[Node], Any]) -> Steps:
     """Return the steps from operands, which all are the same tensor, to the last member."""
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
 
-    def place(node: Any) -> Any:
+    def place(node: Node) -> Argument:
         return places.get(node, number(node))
 
     args = [torch.fx.map_arg(node.args, place) for node in members]
@@ -402,8 +403,7 @@ def written_function(view: program.ProgramView, end: Node, head: Node) -> Writte
 
     def table_of(node: Node) -> object:
         """Return the constant whose elements an operator looks up, in its form table[i]."""
-        is_one = program.overload_name(node) == "index.Tensor" and len(node.all_input_nodes) == 2
-        return node.args[0] if is_one else None
+        return facts.table_of(program.overload_name(node), node.args)
 
     if all(is_read(n) or view.constant(n) is not None for n in head.all_input_nodes):
         return None

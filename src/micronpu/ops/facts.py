@@ -147,6 +147,12 @@ def indices_of(overload: str, given: Given) -> list[tuple[Any, Any, int]]:
     return [(given["weight"], given["indices"], 0)] if name == "embedding" else []
 
 
+def table_of(overload: str, args: Sequence[object]) -> object:
+    """Return the tensor of which an operator picks rows by one index of any shape; None for other operators."""
+    indices = args[1] if overload == "index.Tensor" else None
+    return args[0] if isinstance(indices, Sequence) and len(indices) == 1 else None
+
+
 Shape = Callable[[Any], Sequence[int]]
 
 SAME_AXES = ("expand_as.default", *DROPOUTS, *COPIES)

@@ -110,7 +110,7 @@ def test_held_out_rows():
     assert held_out_rows(16, None) == (4, 12)
     assert held_out_rows(100, 0) == ()
     assert held_out_rows(3, 2) == (0, 2)
-    with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
+    with pytest.raises(OptionError, match="`held_out` is 4, but calibration needs some of the 4 rows"):
         compiled(TARGETS[0], verify=micronpu.Verification(held_out=4))
     with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
         held_out_rows(4, -1)

@@ -70,7 +70,7 @@ DECIBELS: dict[str, tuple[int, ...]] = {
     "KeyPadding": (33,),
     "CrfForward": (47, 42),
     "SinusPositions": (26,),
-    "GatedRecurrent": (28,),
+    "GatedRecurrent": (26,),
     "CapsuleRouting": (22, 24),
     "MixtureOfExperts": (25,),
     "DynamicConv": (26,),

@@ -52,7 +52,7 @@ def test_weights_keep_their_bits_where_that_costs_too_much(monkeypatch: pytest.M
     program = micronpu.compile(
         network(), inputs(1)[0], U55, calibration=inputs(), transforms=micronpu.Transforms(compress=0.01), verify=False
     )
-    (note,) = (n for n in program.report.notes if n.startswith("Weights keep their eight bits"))
+    (note,) = (n for n in program.report.notes if n.startswith("Weights keep eight bits"))
     assert "7 bits" in note and "6 bits" not in note and largest(program) == 127
 
 

@@ -387,7 +387,7 @@ class EthosUQuantizer(StaticQuantizer):
 
 
 def TOSAQuantizationConfig(  # noqa: N802
-    input_activation: object, output_activation: object, weight: object, bias: object, label: str | None = None
+    input_activation: object, output_activation: object, weight: object, bias: Any, label: str | None = None
 ) -> QuantizationConfig:
     """Return a configuration from torchao's specs, with ExecuTorch's name and arguments.
 
