@@ -292,7 +292,8 @@ def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable
     places = dict.fromkeys(operands, "%0") | {node: f"%{index}" for index, node in enumerate(members, 1)}
 
     def place(node: Node) -> Argument:
-        return places.get(node, number(node))
+        found: Argument = places.get(node, number(node))
+        return found
 
     args = [torch.fx.map_arg(node.args, place) for node in members]
     return tuple(
