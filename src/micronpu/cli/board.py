@@ -223,7 +223,8 @@ def _content(file: Path, board: str, probe: Probe) -> bytes:
         raise OptionError(what, hint=f"micronpu compile {file} -t TARGET -o net.pte, and then net.pte")
     if (file / "CMakeLists.txt").is_file():
         what = f"{file} is a folder of `micronpu deploy`, whose firmware is built before it runs."
-        raise FileError(what, hint=f"micronpu board build {file}, which says how to run it")
+        own = min(file.glob("*.pte"), default=file / "model.pte")
+        raise FileError(what, hint=f"micronpu board build {file}, which says how to run it; with a runner {own}")
     if is_model(file) and board not in chips():
         find_runner(board, "pte", *find_board(board).families[:1])  # before it is compiled for a board that has none
     return program_of(file, board)[0]
