@@ -111,6 +111,7 @@ _FITS = {
     "Function": {"callable", "class"},
     "Quantization": {"text"},
     "Any": {kind for kind, _, _ in VALUES},
+    "object": {kind for kind, _, _ in VALUES},
 }
 
 
@@ -206,8 +207,8 @@ def malformed(calls: Sequence[Call]) -> Iterator[Malformed]:
             kinds = fits(annotation)
             for kind, shown, make in VALUES:
                 unfit = kind not in kinds
-                unknown = kind == "text" and "text" in kinds and name not in call.any and "Any" not in annotation
-                missing = kind == "path" and "path" in kinds and name not in call.any and "Any" not in annotation
+                is_known = kind in kinds and name not in call.any and not re.search("Any|object", annotation)
+                unknown, missing = kind == "text" and is_known, kind == "path" and is_known
                 if name in call.empty and shown in ("''", "[]", "{}"):
                     continue
                 if unfit or unknown or missing:

@@ -416,7 +416,7 @@ def examples_of(data: object, given: Sequence[object] | torch.Tensor | None, ask
         )
     if given is not None:
         return as_inputs(given)
-    if isinstance(data, dict) or not isinstance(data, Iterable | np.ndarray | torch.Tensor):
+    if isinstance(data, dict) or not isinstance(data, Iterable) or getattr(data, "ndim", 1) == 0:
         raise ModelError(
             f"The data of {asked} is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
         )

@@ -96,7 +96,7 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
     text = _check_folder(folder)
     lead = read_file(readme).decode(errors="replace") if (readme := folder / "README.md").is_file() else ""
     if found := re.search(r"^\*\*This program (.*)\*\*(.*)$", lead, re.MULTILINE):
-        raise FileError(f"The program of {folder} {found[1]}{found[2]}")
+        raise FileError(f"The program of {folder} {found[1]}{found[2]}", hint="`micronpu run` of the program meanwhile")
     output = options.output or folder / "build"
     _check_output(output)
     given = _definitions(folder, options)

@@ -343,7 +343,8 @@ class Transforms:
 
 
 def _first(calibration: Any) -> Any:
-    if calibration is None or isinstance(calibration, dict) or not hasattr(calibration, "__getitem__"):
+    is_list = hasattr(calibration, "__getitem__") and getattr(calibration, "ndim", 1) > 0
+    if isinstance(calibration, dict) or not is_list:
         raise ModelError(
             "Without `example_inputs` the calibration data is a list of inputs, the first of which fixes shapes.",
             hint="sparsify(model, calibration, example_inputs=...)",
