@@ -9,7 +9,7 @@ from pathlib import Path
 
 import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
-from micronpu.base.files import read_file
+from micronpu.base.files import check_name, read_file
 from micronpu.cli import console
 from micronpu.cli.named_models import is_named
 
@@ -36,7 +36,7 @@ def read_program(path: Path) -> bytes:
     if is_model(path):
         hint = f"micronpu compile {path} -t TARGET -o {c_name(path)}.pte, and then {c_name(path)}.pte"
         raise FileError(f"{path} is a model, and a compiled program is expected.", hint=hint)
-    if (first := min(path.glob("*.pte"), default=None)) is None:
+    if (first := min(check_name(path).glob("*.pte"), default=None)) is None:
         return read_file(path)
     raise FileError(f"{path} is a folder, and a program is expected.", hint=str(first))
 
