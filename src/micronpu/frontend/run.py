@@ -295,7 +295,7 @@ def steps_of(operands: Sequence[Node], members: Sequence[Node], number: Callable
         found: Argument = places.get(node, number(node))
         return found
 
-    args = [torch.fx.map_arg(node.args, place) for node in members]
+    args = [map_arg(node.args, place) for node in members]
     return tuple(
         (program.overload_name(node), given, dict(node.kwargs)) for node, given in zip(members, args, strict=True)
     )
