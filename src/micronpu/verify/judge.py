@@ -42,6 +42,7 @@ from micronpu.report.accuracy import (
     OutputAccuracy,
     PartAccuracy,
     ProgramAccuracy,
+    Z,
     are_probabilities,
     decibels,
 )
@@ -216,7 +217,7 @@ def compared(
     for number, first in enumerate(wanted[0] if wanted else ()):
         if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape:
             ys, xs = ([row[number].double().numpy() for row in of] for of in (found, wanted))
-            against = _unseen_too(Comparison.of(ys, xs, lengths if trial.has_states else None))
+            against = _on_other_data(Comparison.of(ys, xs, lengths if trial.has_states else None))
             own = sources[number] if number < len(sources) else None
             parts = () if own is None or own.number.shape != xs[0].shape else unequal_parts(ys, xs, own)
             quarters = _over_calls(ys, xs, lengths) if trial.has_states else ()
@@ -230,12 +231,15 @@ def compared(
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
 
 
-def _unseen_too(against: Comparison) -> Comparison:
-    """Return a comparison whose interval covers rare values, which clip and which few samples do not contain."""
+def _on_other_data(against: Comparison) -> Comparison:
+    """Return a comparison whose interval covers other data sets, which differ by more than the samples of one.
+
+    Source: DerSimonian and Laird, Meta-analysis in clinical trials, Controlled Clinical Trials 7 (1986).
+    """
     if against.interval is None or not math.isfinite(against.sqnr):
         return against
-    low, high = against.interval
-    return replace(against, interval=(low - at.UNSEEN, high + at.UNSEEN))
+    low, high = (math.hypot(end - against.sqnr, Z * at.BETWEEN_DATA) for end in against.interval)
+    return replace(against, interval=(against.sqnr - low, against.sqnr + high))
 
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:

@@ -18,9 +18,9 @@ NEAREST = 8  # Number of samples that tell the noise of a lead [samples; 4 to 16
 # Expected share of changed decisions that is too large [share; fer at 26 dB: 3.2 %, of which 5 to 7.5 % change;
 # cifarnet, dscnn and mobilenetv1: at most 1.6 %, of which 0.8 to 1.7 % change]
 CHANGED = 0.02
-# Part of an interval for rare values that few samples do not contain [dB; 120 small networks: 86 contain the figure of
-# 200 other samples with it]
-UNSEEN = 0.5
+# Standard deviation of a figure between data sets, beyond that within one [dB; 30 networks of docs/zoo.md (e8167cf2),
+# DerSimonian and Laird's estimate; 1.3 without the farthest network]
+BETWEEN_DATA = 1.5
 # Maximum work of the calls for which the program is judged [MACs; 1 to 2 seconds of a program on any backend]
 PROGRAM_JUDGED = 4_000_000_000
 BLAME_SAMPLES = 4  # Maximum number of samples for measuring operators [samples; not measured]

@@ -176,6 +176,13 @@ def test_the_interval_holds_the_ratio_of_all():
         low, high = jackknife(decibels, signal, noise)
         inside += low <= 20.0 <= high
     assert 0.92 <= inside / 400 <= 0.98
+    below, noise = 0, random.lognormal(0.0, 1.0, (400, 24))  # few samples have most of it
+    for own in noise:
+        low, high = jackknife(decibels, np.ones(24), own)
+        below += decibels(1.0, math.exp(0.5)) < low
+        mirrored = jackknife(lambda noise, signal: -decibels(signal, noise), own, np.ones(24))
+        assert mirrored == pytest.approx((-high, -low))
+    assert below / 400 <= 0.05  # 0.07 without a correction for skewness
     assert jackknife(decibels, [1.0], [0.1]) is None
     assert jackknife(decibels, [1.0, 1.0], [0.0, 0.1]) is None
     assert [round(student(n), 2) for n in (1, 4, 5, 10, 30)] == [12.71, 2.78, 2.57, 2.23, 2.04]
