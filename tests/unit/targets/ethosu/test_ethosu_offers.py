@@ -13,8 +13,9 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Transpose
 from micronpu.ops.reduction import Mean
+from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.ethosu.rewrites import cheaper as less
@@ -23,22 +24,29 @@ from micronpu.targets.ethosu.rewrites.sound import MeanAsPool
 QPARAMS, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
 
 
-def picture(builder: GraphBuilder, *shape: int) -> Tensor:
-    return builder.input(TensorType(shape, DType.INT8, QPARAMS))
+WIDE, WIDE_OTHER = QParams.per_tensor(0.0001, 0), QParams.per_tensor(0.0002, 0)
 
 
-def weights(builder: GraphBuilder, shape: tuple[int, ...], axis: int, qparams: str) -> tuple[Tensor, Tensor]:
+def picture(builder: GraphBuilder, *shape: int, is_wide: bool = False) -> Tensor:
+    dtype, qparams = (DType.INT16, WIDE) if is_wide else (DType.INT8, QPARAMS)
+    return builder.input(TensorType(shape, dtype, qparams))
+
+
+def weights(
+    builder: GraphBuilder, shape: tuple[int, ...], axis: int, qparams: str, is_wide: bool = False
+) -> tuple[Tensor, Tensor]:
     """Random weights and biases, per channel or per tensor."""
+    step, dtype = (WIDE.scale[0], DType.INT64) if is_wide else (QPARAMS.scale[0], DType.INT32)
     rng, count = np.random.default_rng(shape), shape[axis]
     scales = [float(s) for s in rng.uniform(0.001, 0.02, count)] if qparams == "channel" else [0.01]
     make = (
         QParams.per_channel(scales, axis) if qparams == "channel" else QParams.per_tensor(scales[0], 0),
-        QParams.per_channel([s * QPARAMS.scale[0] for s in scales], 0)
+        QParams.per_channel([s * step for s in scales], 0)
         if qparams == "channel"
-        else QParams.per_tensor(scales[0] * QPARAMS.scale[0], 0),
+        else QParams.per_tensor(scales[0] * step, 0),
     )
     weight = builder.constant(rng.integers(-127, 128, shape), TensorType(shape, DType.INT8, make[0]))
-    return weight, builder.constant(rng.integers(-900, 900, count), TensorType((count,), DType.INT32, make[1]))
+    return weight, builder.constant(rng.integers(-900, 900, count), TensorType((count,), dtype, make[1]))
 
 
 def convolution(
@@ -48,14 +56,26 @@ def convolution(
     padding: Padding2d = Padding2d(),  # noqa: B008  (frozen)
     qparams: str = "channel",
     planes: bool = False,
+    is_wide: bool = False,
 ) -> Graph:
     builder = GraphBuilder()
     high, wide, depth = size
-    x = picture(builder, 1, depth, high, wide) if planes else picture(builder, 1, high, wide, depth)
+    shape = (1, depth, high, wide) if planes else (1, high, wide, depth)
+    x = picture(builder, *shape, is_wide=is_wide)
     x = builder.emit(Transpose(TO_CHANNELS_LAST), x) if planes else x
-    operands = weights(builder, (*kernel, depth), 0, qparams)
+    operands = weights(builder, (*kernel, depth), 0, qparams, is_wide)
     op = Conv2d(stride, padding, activation=Activation.RELU)
-    return builder.finish(builder.emit(op, x, *operands, qparams=OTHER))
+    return builder.finish(builder.emit(op, x, *operands, qparams=WIDE_OTHER if is_wide else OTHER))
+
+
+def padded(shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], is_wide: bool = False) -> Graph:
+    builder = GraphBuilder()
+    return builder.finish(builder.emit(Pad(before, after), picture(builder, *shape, is_wide=is_wide)))
+
+
+def sliced(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]) -> Graph:
+    builder = GraphBuilder()
+    return builder.finish(builder.emit(Slice(begin, size), picture(builder, *shape)))
 
 
 def depthwise(depth: int, qparams: str, stride: int) -> Graph:
@@ -114,6 +134,17 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 3, 5), (1, 3), Padding2d(1, 1, 2, 2)), 1),
     (less.PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 1, 1), (2, 2)), 1),
     (less.PixelsIntoChannels(), lambda: convolution((9, 13, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (less.PixelsIntoChannels(), lambda: convolution((1, 301, 1), (1, 1, 64), (1, 2)), 3),
+    (less.PixelsIntoChannels(), lambda: convolution((1, 301, 1), (1, 1, 64), (1, 2), is_wide=True), 3),
+    (less.PixelsIntoChannels(), lambda: convolution((1, 700, 1), (36, 1, 256), (1, 256), is_wide=True), 1),
+    (less.PixelsIntoChannels(), lambda: convolution((1, 300, 1), (6, 1, 32), (1, 8), Padding2d(0, 0, 5, 9)), 1),
+    (less.PixelsIntoChannels(), lambda: convolution((3, 200, 2), (3, 2, 64), (2, 1), Padding2d(1, 0, 20, 3)), 2),
+    (
+        less.PixelsIntoChannels(),
+        lambda: convolution((1, 257, 3), (4, 1, 31), (1, 3), Padding2d(0, 0, 15, 15), "tensor", is_wide=True),
+        2,
+    ),
+    (less.PixelsIntoChannels(), lambda: convolution((1, 301, 1), (80, 1, 40), (1, 2)), 0),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 1, 1)), 1),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), qparams="tensor"), 1),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 48), (7, 3, 3), padding=SYMMETRIC), 2),
@@ -128,6 +159,13 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.RowsIntoChannels(), lambda: prelu(10), 1),
     (less.RowsIntoChannels(), lambda: prelu(32), 1),
     (less.RowsIntoChannels(), lambda: prelu(10, 1000), 0),
+    (less.RowsIntoChannels(), lambda: padded((2, 5, 9, 3), (0, 1, 4, 0), (0, 0, 2, 0)), 1),
+    (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 1), (0, 0, 0, 0), (0, 2, 7, 0), is_wide=True), 1),
+    (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 3), (0, 1, 4, 0), (0, 0, 2, 1)), 0),
+    (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 3), (0, 1, 0, 0), (0, 1, 0, 0)), 0),
+    (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 8), (0, 0, 1, 0), (0, 0, 1, 0)), 0),
+    (less.RowsIntoChannels(), lambda: sliced((2, 9, 30, 2), (1, 2, 3, 0), (1, 7, 8, 2)), 1),
+    (less.RowsIntoChannels(), lambda: sliced((1, 9, 30, 2), (0, 2, 3, 1), (1, 7, 8, 1)), 0),
 ]
 
 
@@ -137,7 +175,8 @@ def test_every_offer_computes_the_same(rewrite: Rewrite, make: Callable[[], Grap
     made = offers(rewrite, make())
     assert len(made) == count
     rng = np.random.default_rng(3)
-    x = rng.integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
+    low, high = graph.inputs[0].type.dtype.limits
+    x = rng.integers(low, high, graph.inputs[0].shape, graph.inputs[0].type.dtype.numpy, endpoint=True)
     expected = interpret(graph, [x])[0]
     for other in made:
         assert any(rewrite.name in n.origin.passes for n in other.nodes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,13 +21,17 @@ from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import FullyConnected
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.ops.slicing import Concat
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Transpose
+from micronpu.ops.slicing import Concat, Slice
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 
 _BLOCKS = (8, 16)
 """Numbers of pixels that a convolution interleaves from each plane at once."""
 _LANES = 8
+_GROUPED = (16, 32, 64, 128, 256)
+"""Numbers of channels into which pixels are combined."""
+_MOST_ZEROS = 2
+"""Maximum number of products of such a convolution per product before."""
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
 _MOST_CHANNELS = 4096
@@ -87,10 +91,13 @@ class PlanesIntoConvolution(_Offers):
 
 
 class PixelsIntoChannels(_Offers):
-    """Combines the pixels of one stride of a convolution into channels.
+    """Combines the pixels of some strides of a convolution of few channels into channels.
 
     x [N, H, W, C] -> conv2d{3x3, stride (2, 2)} -> y
     x -> reshape [N, H, W / 2, 2 * C] -> conv2d{3x2, stride (2, 1)} -> y
+
+    x [1, 1, W, 1] -> conv2d{1x256, stride (1, 2)} -> y [1, 1, V, 1]
+    x -> pad to whole groups -> reshape [1, 1, W / 32, 32] -> conv2d{1x9} to 16 channels -> reshape and slice -> y
 
     Exact: the same products, with zeros between them.
     """
@@ -98,15 +105,27 @@ class PixelsIntoChannels(_Offers):
     name = "pixels_into_channels"
 
     def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        if not _is_plain(node) or not isinstance(node.op, Conv2d):
+        if not _is_plain(node, DType.INT8, DType.INT16) or not isinstance(node.op, Conv2d):
             return
-        x, group = node.inputs[0], node.op.stride[1]
-        if group < 2 or group * x.type.channels > 2 * _LANES or x.shape[2] % group:
-            return
-        chain = Chain(self.name, node)
-        wide = chain.reshape(x, x.shape[0], x.shape[1], x.shape[2] // group, group * x.type.channels)
-        if (result := _pixels_in_channels(chain, node, wide, group)) is not None:
-            yield result
+        (x, weight, bias), stride, size = node.inputs, node.op.stride[1], node.output.shape[2]
+        depth, wide = x.type.channels, weight.shape[2]
+        own = stride * depth <= 2 * _LANES and x.shape[2] % stride == 0 and x.type.dtype is DType.INT8
+        groups = {stride} if own else set[int]()
+        if depth < _LANES:
+            groups |= {stride * max(1, lanes // (stride * depth)) for lanes in _GROUPED}
+        for group in sorted(groups - {1}):
+            count, places = group // stride, _places(node, group)
+            is_large = group * depth > _GROUPED[-1] or (count > 1 and count * weight.shape[0] > _MOST_DEPTH)
+            is_large = is_large or (count > 1 and bias.data is None)
+            if not (group == stride and own) and (is_large or len(places) * group > _MOST_ZEROS * wide):
+                continue
+            chain = Chain(self.name, node)
+            groups_read = min(-(-x.shape[2] // group), -(-size // count) + places[-1])
+            missing = groups_read * group - x.shape[2]
+            even = chain.padded(x, 2, 0, missing) if missing > 0 else _first_pixels(chain, x, groups_read * group)
+            picture = chain.reshape(even, *x.shape[:2], groups_read, group * depth)
+            if (result := _pixels_in_channels(chain, node, picture, group)) is not None:
+                yield result
 
 
 class ChannelsIntoKernel(_Offers):
@@ -195,25 +214,44 @@ class DiagonalConvolution(_Offers):
 
 
 class RowsIntoChannels(_Offers):
-    """A PReLU with the pixels of a row as further channels, whose slopes are repeated. Exact.
+    """An operator with the pixels of a row as further channels: a PReLU with repeated slopes, a pad or a slice. Exact.
 
     x [1, H, W, C] -> prelu(slope [C]) -> y
     x -> reshape [1, H, 1, W * C] -> prelu(slope [W * C]) -> reshape -> y
+
+    x [N, H, W, 1] -> pad or slice of height and width -> y
+    x -> reshape [N, H, 1, W] -> pad or slice of height and channels -> reshape -> y
     """
 
     name = "rows_into_channels"
 
     def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        if not isinstance(node.op, Prelu) or node.inputs[0].type.rank != 4:
+        op, (x, *others), y = node.op, node.inputs, node.output
+        if x.type.rank != 4 or x.data is not None:
             return
-        (x, slope), y = node.inputs, node.output
         count, height, width, depth = x.shape
-        if slope.data is None or slope.type.size != depth or width * depth > _MOST_CHANNELS:
+        chain, operands = Chain(self.name, node), list[Tensor]()
+        if isinstance(op, Prelu):
+            (slope,) = others
+            if slope.data is None or slope.type.size != depth or width * depth > _MOST_CHANNELS:
+                return
+            slopes = np.tile(slope.data, width)
+            operands = [chain.constant(slopes, slope.type.with_shape((width * depth,)))]
+        elif depth >= _LANES or y.shape[3] != depth or width == y.shape[2]:
             return
-        chain = Chain(self.name, node)
-        slopes = chain.constant(np.tile(slope.data, width), slope.type.with_shape((width * depth,)))
+        elif isinstance(op, Pad):
+            op = replace(op, before=_as_channels(op.before, depth), after=_as_channels(op.after, depth))
+        elif isinstance(op, Slice):
+            op = Slice(_as_channels(op.begin, depth), (*y.shape[:2], 1, y.shape[2] * depth))
+        else:
+            return
         rows = chain.reshape(x, count, height, 1, width * depth)
-        yield chain.result(chain.add(Prelu(), rows, slopes, qparams=y.type.qparams), y)
+        yield chain.result(chain.add(op, rows, *operands, qparams=y.type.qparams), y)
+
+
+def _as_channels(counts: Sequence[int], depth: int) -> tuple[int, ...]:
+    """Pixels of a pad or slice of an image, those of a row as channels."""
+    return (*counts[:2], 0, counts[2] * depth)
 
 
 def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
@@ -228,14 +266,14 @@ def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
     )
 
 
-def _is_plain(node: Node) -> bool:
-    """True if the node is a dense int8 convolution without dilation."""
+def _is_plain(node: Node, *types: DType) -> bool:
+    """True if the node is a dense convolution without dilation, of int8 or one of some types."""
     op = node.op
     return (
         isinstance(op, Conv2d)
         and op.dilation == (1, 1)
         and node.inputs[1].data is not None
-        and node.inputs[0].type.dtype is DType.INT8
+        and node.inputs[0].type.dtype in (types or (DType.INT8,))
         and node.inputs[1].shape[3] == node.inputs[0].type.channels
     )
 
@@ -261,33 +299,68 @@ def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -
     return chain.reshape(chain.add(op, picture, weight, bias, qparams=x.type.qparams), 1, high, wide // group, lanes)
 
 
+def _places(node: Node, group: int) -> range:
+    """Groups of pixels, counted from its first one, that the results of one group depend on."""
+    op, wide = node.op, node.inputs[1].shape[2]
+    assert isinstance(op, Conv2d)
+    last = max(group // op.stride[1] - 1, 0) * op.stride[1] + wide - 1
+    return range(-op.padding.left // group, (last - op.padding.left) // group + 1)
+
+
 def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list[Node] | None:
     """The convolution of pixels whose channels contain ``group`` of them and padding, or None.
 
-    The result at j depends on the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.
+    The result at j depends on the pixels ``j * stride - left + u``, which are in the group
+    ``(j * stride - left + u) // group``; results of one group become channels.
     No padding is negative: rows consist of whole groups, and the last result reads from the last group.
 
     Args:
-        group: 1, or the horizontal stride.
+        group: 1, or a multiple of the horizontal stride.
     """
     op, (_, weight, bias), y = node.op, node.inputs, node.output
     assert isinstance(op, Conv2d) and weight.data is not None
     outputs, high, wide, depth = weight.shape
-    places = [(u - op.padding.left) // group for u in range(wide)]
-    first, last = min(places), max(places)
-    right = y.shape[2] - x.shape[2] + last if group > 1 else op.padding.right
-    kernel = np.zeros((outputs, high, last - first + 1, x.type.channels), np.int8)
-    for u, place in enumerate(places):
-        begin = (u - op.padding.left) % group * depth
-        kernel[:, :, place - first, begin : begin + depth] = weight.data[:, :, u]
+    count, places, stride = max(group // op.stride[1], 1), _places(node, group), op.stride[1]
+    size = -(-y.shape[2] // count)
+    right = size + places[-1] - x.shape[2] if group > 1 else op.padding.right
+    kernel = np.zeros((count, outputs, high, len(places), x.type.channels), weight.data.dtype)
+    for i, u in ((i, u) for i in range(count) for u in range(wide)):
+        place, pixel = divmod(i * stride - op.padding.left + u, group)
+        kernel[i, :, :, place - places[0], pixel * depth : (pixel + 1) * depth] = weight.data[:, :, u]
     moved = replace(
         op,
-        stride=(op.stride[0], op.stride[1] // group),
-        padding=Padding2d(op.padding.top, op.padding.bottom, -first, right),
+        stride=(op.stride[0], -(-stride // group)),
+        padding=Padding2d(op.padding.top, op.padding.bottom, -places[0], right),
     )
-    weights = chain.constant(kernel, weight.type.with_shape(kernel.shape))
-    result = chain.add(moved, x, weights, bias, qparams=y.type.qparams)
-    return chain.result(result, y) if result.shape == y.shape else None
+    shape = (count * outputs, *kernel.shape[2:])
+    weights = chain.constant(kernel, _repeated(weight.type.with_shape(shape), count))
+    biases = (
+        bias
+        if bias.data is None
+        else chain.constant(np.tile(bias.data, count), _repeated(bias.type.with_shape(shape[:1]), count))
+    )
+    result = chain.add(moved, x, weights, biases, qparams=y.type.qparams)
+    if result.shape != (*y.shape[:2], size, shape[0]):
+        return None
+    result = chain.reshape(result, *y.shape[:2], size * count, outputs)
+    return chain.result(_first_pixels(chain, result, y.shape[2]), y)
+
+
+def _first_pixels(chain: Chain, x: Tensor, count: int) -> Tensor:
+    """The first pixels of each row, which are copied as channels, see `RowsIntoChannels`."""
+    if count == x.shape[2]:
+        return x
+    high, depth = math.prod(x.shape[:2]), x.shape[3]
+    flat = chain.reshape(x, 1, 1, high, x.shape[2] * depth)
+    return chain.reshape(chain.cut(flat, 3, 0, count * depth), *x.shape[:2], count, depth)
+
+
+def _repeated(type: TensorType, count: int) -> TensorType:
+    """The type of a constant with the qparams of its channels repeated."""
+    q = type.qparams
+    if q is None or q.axis is None:
+        return type
+    return type.with_qparams(QParams.per_channel(q.scale * count, q.axis, q.zero_point * count))
 
 
 TO_COST_LESS: tuple[Rewrite, ...] = (
