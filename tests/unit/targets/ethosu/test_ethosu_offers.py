@@ -13,7 +13,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.reduction import Mean
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Rewrite
@@ -71,6 +71,11 @@ def convolution(
 def padded(shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], is_wide: bool = False) -> Graph:
     builder = GraphBuilder()
     return builder.finish(builder.emit(Pad(before, after), picture(builder, *shape, is_wide=is_wide)))
+
+
+def reshaped(shape: tuple[int, ...], new: tuple[int, ...]) -> Graph:
+    builder = GraphBuilder()
+    return builder.finish(builder.emit(Reshape(new), picture(builder, *shape)))
 
 
 def sliced(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]) -> Graph:
@@ -164,6 +169,7 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 3), (0, 1, 4, 0), (0, 0, 2, 1)), 0),
     (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 3), (0, 1, 0, 0), (0, 1, 0, 0)), 0),
     (less.RowsIntoChannels(), lambda: padded((1, 5, 9, 8), (0, 0, 1, 0), (0, 0, 1, 0)), 0),
+    (less.RowsIntoChannels(), lambda: reshaped((1, 5, 9, 1), (5, 9)), 0),
     (less.RowsIntoChannels(), lambda: sliced((2, 9, 30, 2), (1, 2, 3, 0), (1, 7, 8, 2)), 1),
     (less.RowsIntoChannels(), lambda: sliced((1, 9, 30, 2), (0, 2, 3, 1), (1, 7, 8, 1)), 0),
 ]
@@ -198,6 +204,14 @@ def test_a_pool_is_the_mean_rounded_once(size: int, zero_point: int) -> None:
     ours, twice = (interpret(g, [x])[0].astype(np.float64) for g in (pooled, graph))
     assert np.abs(ours - real).max() <= 0.5
     assert np.abs(ours - twice).max() <= 1
+
+
+@pytest.mark.parametrize("rewrite", REWRITES, ids=lambda r: r.name)
+@pytest.mark.parametrize("make", [make for _, make, _ in CASES])
+def test_a_rewrite_of_one_operator_leaves_others(rewrite: Rewrite, make: Callable[[], Graph]) -> None:
+    graph = make()
+    for nodes in rewrite.offers(graph.nodes[-1]):
+        assert nodes[-1].output.type == graph.outputs[0].type
 
 
 def test_names_of_rewrites_differ() -> None:

@@ -237,14 +237,12 @@ class RowsIntoChannels(_Offers):
                 return
             slopes = np.tile(slope.data, width)
             operands = [chain.constant(slopes, slope.type.with_shape((width * depth,)))]
-        elif depth >= _LANES or y.shape[3] != depth or width == y.shape[2]:
+        elif not isinstance(op, (Pad, Slice)) or depth >= _LANES or y.shape[3] != depth or width == y.shape[2]:
             return
         elif isinstance(op, Pad):
             op = replace(op, before=_as_channels(op.before, depth), after=_as_channels(op.after, depth))
-        elif isinstance(op, Slice):
-            op = Slice(_as_channels(op.begin, depth), (*y.shape[:2], 1, y.shape[2] * depth))
         else:
-            return
+            op = Slice(_as_channels(op.begin, depth), (*y.shape[:2], 1, y.shape[2] * depth))
         rows = chain.reshape(x, count, height, 1, width * depth)
         yield chain.result(chain.add(op, rows, *operands, qparams=y.type.qparams), y)
 
