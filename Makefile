@@ -50,6 +50,9 @@ $(STAMP): pyproject.toml
 	@echo "==> installing micronpu and its other dependencies (about a minute)"
 	@$(PIP) install -qq -e '.[dev]'
 	@$(PIP) check
+	@$(PY) -c 'import torch; print("==> torch", torch.__version__)'
+	@$(PY) -c 'import torchvision' 2>/dev/null || echo "==> torchvision is of another torch: micronpu doctor says how to get it (models of torchvision need it)"
+	@echo "==> ready: '. $(VENV)/bin/activate' makes micronpu a command of the shell, and micronpu doctor shows what it finds"
 	@touch $@
 
 $(DOCS): $(STAMP)

@@ -74,8 +74,8 @@ def test_what_cannot_be_built(tmp_path: Path) -> None:
     """Each says what the folder is instead, and nothing is written."""
     (tmp_path / "file").write_text("")
     rows: list[tuple[Path, str]] = [
-        (tmp_path / "nothing", "nothing is not a folder"),
-        (tmp_path / "file", "file is not a folder"),
+        (tmp_path / "nothing", "nothing does not exist"),
+        (tmp_path / "file", "file is a file"),
         (plain(tmp_path / "other", "main.c"), "is not a folder that `micronpu deploy` wrote"),
         (plain(tmp_path / "linux", "aarch64-linux.cmake"), "core with Linux"),
         (plain(tmp_path / "bare", "micronpu.h"), "no golden vectors"),
@@ -94,7 +94,7 @@ def test_options_that_cannot_be_used(tmp_path: Path) -> None:
     plain(folder, "board/toolchain.cmake", "output/other")
     sources = plain(tmp_path / "sources", "runtime/executor/method.cpp")
     rows: list[tuple[BuildOptions, str]] = [
-        (BuildOptions(runtime=tmp_path / "none"), "none is not a folder"),
+        (BuildOptions(runtime=tmp_path / "none"), "none does not exist"),
         (BuildOptions(runtime=folder), "no ExecuTorch that is installed for a core.*README.md"),
         (BuildOptions(runtime=sources), "has ExecuTorch's sources.*README.md"),
         (BuildOptions(linker=tmp_path / "none.ld"), "no linker script"),
@@ -116,7 +116,10 @@ def test_a_cmsis_nn_that_cannot_be_used(tmp_path: Path) -> None:
         build(folder, BuildOptions(cmsis_nn=tmp_path))
     with (folder / "CMakeLists.txt").open("a") as file:
         file.write("foreach(library IN ITEMS cmsis-nn)")
-    for path, said in ((tmp_path, "has neither CMSIS-NN's sources nor its library"), (tmp_path / "no", "not a folder")):
+    for path, said in (
+        (tmp_path, "has neither CMSIS-NN's sources nor its library"),
+        (tmp_path / "no", "does not exist"),
+    ):
         with pytest.raises(OptionError, match=f"{said}: there is no Include/arm_nnfunctions.h, no libcmsis-nn.a"):
             build(folder, BuildOptions(cmsis_nn=path))
 

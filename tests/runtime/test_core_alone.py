@@ -17,6 +17,7 @@ from micronpu.chips import Chip, shipped_chips
 from micronpu.chips.core import CORES
 from micronpu.cli.inspection import inspect_pte
 from micronpu.neutron import NeutronOptions
+from micronpu.program.plan import read_plan
 from micronpu.recipes import CortexMRecipeType
 from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
@@ -70,6 +71,8 @@ def test_nothing_but_operators_of_the_core(program):
     names = operators(program.buffer)
     assert names and all(name.startswith("cortex_m::") for name in names), names
     assert {"cortex_m::quantize_per_tensor.out", "cortex_m::dequantize_per_tensor.out"} <= set(names)
+    (calls,) = inspect_pte(program.buffer).calls.values()  # with the numbers of a board's log
+    assert list(calls) == [call.operator for call in read_plan(program.buffer)[0].calls]
     worst = max((program.run(*x) - MODEL(*x)).abs().max() for x in INPUTS)
     assert worst < 0.01
     # Bit for bit what the quantized model says, up to the last step of softmax.

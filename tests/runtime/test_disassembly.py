@@ -57,4 +57,4 @@ def test_command_line(tmp_path: Path) -> None:
     assert run(app, ["disassemble", str(path), "--diff", str(path)]).exit_code == 0
     assert run(app, ["disassemble", str(path), "--diff", str(other)]).exit_code == 1
     refused = run(app, ["disassemble", str(none)])
-    assert refused.exit_code != 0 and "has no command stream that is public" in refused.output
+    assert refused.exit_code != 0 and "has no command stream to list" in refused.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from micronpu.cli import console
 from micronpu.cli.compiled import read_program
 from micronpu.cli.options import complete_target
 from micronpu.cli.sources import NO_PICTURES, Pictures, found_sources, load_data
+from micronpu.program.plan import read_plan
 from micronpu.program.pte import PteSummary, read_pte
 from micronpu.report.codec import encode
 from micronpu.report.manifest import SUFFIX, Basis, Cause, Manifest, Sources, causes
@@ -126,12 +128,13 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
         )
 
     def numbers(path: Path, summary: PteSummary) -> dict[str, int]:
-        found = {"program, bytes": path.stat().st_size, "delegate calls": len(summary.payloads)}
+        data = read_program(path)
+        found = {"file, bytes": len(data), "delegates": len(summary.payloads)}
         for number, (backend, payload) in enumerate(summary.payloads):
             found[f"payload {number} ({backend}), bytes"] = len(payload)
-        for name, method in summary.methods.items():
-            for operator in method.operators:
-                found[f"{name} calls {operator}"] = 1
+        for name in summary.methods:
+            calls = read_plan(data, name=str(path), method=name)[0].calls
+            found |= {f"{name} calls {kind}": n for kind, n in Counter(c.operator for c in calls if c.operator).items()}
         return found
 
     a, b = numbers(before, first), numbers(after, second)

@@ -72,5 +72,5 @@ def _streams(path: Path) -> list[Disassembly]:
     found = (f.disassembly(blob, summary.named_data) for f, blob in backends if f is not None)
     streams = [stream for stream in found if stream is not None]
     if not streams:
-        raise OptionError(f"{path} has no command stream that is public.", hint="`micronpu inspect` shows what it has")
+        raise OptionError(f"{path} has no command stream to list.", hint="`micronpu inspect`")
     return streams

@@ -6,7 +6,6 @@ Reads only the file: no torch, no ExecuTorch.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,6 +35,7 @@ class Inspection:
         program_bytes, segment_bytes: sizes of the flatbuffer and of the segments behind it.
         methods: tensors of each method.
         operators: operators on the core, by method.
+        calls: instructions of each method in order: the kernel, or the delegate; empty if it cannot be read.
         delegates: in program order.
         named_data: data that delegates look up by key.
         pools: memory that each method needs on a 32-bit core; None if a payload cannot be read.
@@ -48,6 +48,7 @@ class Inspection:
     segment_bytes: int
     methods: dict[str, tuple[Tensor, ...]]
     operators: dict[str, tuple[str, ...]]
+    calls: dict[str, tuple[str, ...]]
     delegates: tuple[InspectedDelegate, ...]
     named_data: tuple[Section, ...]
     pools: dict[str, Pools | None]
@@ -68,6 +69,7 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         segment_bytes=summary.segment_size,
         methods={n: _io(data, n, m) for n, m in summary.methods.items()},
         operators={n: m.operators for n, m in summary.methods.items()},
+        calls={name: own[2] for name, own in planned.items()},
         delegates=tuple(_delegate(backend_id, blob) for backend_id, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
         pools={name: own[0] for name, own in planned.items()},
@@ -75,16 +77,19 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
     )
 
 
-def _planned(data: bytes, method: str) -> tuple[Pools | None, tuple[Tensor, ...]]:
-    """Return the pools and the states of a method; none of either if a payload cannot be read."""
-    pools, states = None, tuple[StoredState, ...]()
+def _planned(data: bytes, method: str) -> tuple[Pools | None, tuple[Tensor, ...], tuple[str, ...]]:
+    """Return the pools, the states and the calls of a method; none of them if a payload cannot be read."""
+    pools, states, calls = None, tuple[StoredState, ...](), tuple[str, ...]()
     with contextlib.suppress(PayloadError):
         plan, summary = read_plan(data, method=method)
         states = states_of(plan, summary.named_data)
+        calls = tuple(
+            c.operator or (f"delegate {c.delegate}" if c.kind == "DelegateCall" else c.kind) for c in plan.calls
+        )
         pools = pools_of(plan)
     qparams = ["" if s.scale is None else f", {affine(s.scale, s.zero_point)}" for s in states]
     sizes = (f"{s.bytes:,} bytes{qparams[i]}" for i, s in enumerate(states))
-    return pools, tuple(Tensor(s.name, s.shape, s.dtype, size) for s, size in zip(states, sizes, strict=True))
+    return pools, tuple(Tensor(s.name, s.shape, s.dtype, size) for s, size in zip(states, sizes, strict=True)), calls
 
 
 def _io(data: bytes, name: str, method: MethodSummary) -> tuple[Tensor, ...]:
@@ -127,9 +132,9 @@ def inspection_view(inspection: Inspection) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{inspection.name}: {inspection.bytes:,} bytes{segments}", style="bold")]
     for name, tensors in inspection.methods.items():
         parts += [Text(f"\nmethod {name}", style="bold"), _tensors(tensors)]
-        counts = Counter(inspection.operators[name])
-        listed = ", ".join(f"{n} x {o}" if n > 1 else o for o, n in counts.items()) or "none"
-        parts.append(Text(f"operators on the host: {listed}"))
+        operators = ", ".join(inspection.operators[name]) or "none"
+        calls = ", ".join(f"{number} {call}" for number, call in enumerate(inspection.calls[name]))
+        parts.append(Text(f"instructions: {calls}" if calls else f"operators on the core: {operators}"))
         if inspection.states[name]:
             parts += [
                 Text("states, from call to call, counted in the planned memories"),

@@ -149,7 +149,7 @@ def _check_folder(folder: Path) -> str:
             f"{folder} has no golden vectors, and so no application to build.",
             hint="micronpu deploy --vectors FILE.npz with outputs, into a new folder",
         )
-    what = "is not a folder that `micronpu deploy` wrote" if folder.is_dir() else "is not a folder"
+    what = _lack(folder, "is not a folder that `micronpu deploy` wrote")
     raise FileError(f"{folder} {what}.", hint="micronpu deploy model.pte --for TARGET -o FOLDER, then this FOLDER")
 
 
@@ -195,7 +195,7 @@ def _package(runtime: Path, folder: Path) -> Path:
             return (runtime / inside).resolve()
     if (runtime / "runtime" / "executor" / "method.cpp").is_file():
         raise OptionError(f"{runtime} has ExecuTorch's sources, and not an installation for a core.", hint=_how(folder))
-    what = "has no ExecuTorch that is installed for a core" if runtime.is_dir() else "is not a folder"
+    what = _lack(runtime, "has no ExecuTorch that is installed for a core")
     raise OptionError(f"{runtime} {what}: no lib/cmake/ExecuTorch/{_CONFIG}.", hint=_how(folder))
 
 
@@ -204,12 +204,17 @@ def _cmsis_nn(path: Path, text: str) -> Path:
     if _CMSIS_NN not in text:
         raise OptionError("No kernel of this folder calls CMSIS-NN.", hint="leave out --cmsis-nn")
     if not any((path / inside).is_file() for inside in _OF_CMSIS_NN):
-        what = "has neither CMSIS-NN's sources nor its library" if path.is_dir() else "is not a folder"
+        what = _lack(path, "has neither CMSIS-NN's sources nor its library")
         raise OptionError(
             f"{path} {what}: there is no {', no '.join(_OF_CMSIS_NN)}.",
             hint="git clone https://github.com/ARM-software/CMSIS-NN, and that folder",
         )
     return path.resolve()
+
+
+def _lack(path: Path, lack: str) -> str:
+    """Return what a path has instead of a folder's contents: the lack, if it is a folder at all."""
+    return lack if path.is_dir() else "is a file" if path.exists() else "does not exist"
 
 
 def _how(folder: Path) -> str:

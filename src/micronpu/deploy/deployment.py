@@ -215,7 +215,8 @@ def _no_chip(board: Board) -> str:
         fit = (t for t in of if t.backend == own.backend and own.silicon in (t.silicon, t.chip and t.chip.core))
         what, chips = f"{board.name} is no chip", [t.chip.name for t in fit if t.chip]
     names = ", ".join([*dict.fromkeys(chips), "CHIP.toml (a chip file)"])
-    return f"{what}: sizes of memories and an NPU's address are unknown. Try: --for {names}."
+    unknown = "sizes of memories and the NPU's address" if board.accelerator else "sizes of memories"
+    return f"{what}: {unknown} are unknown. Try: --for {names}."
 
 
 def _second_memory(program_set: ProgramSet, region: Region) -> str:
@@ -250,7 +251,7 @@ def _facts(
     states = {(s.memory, s.offset): s for plan in plans for s in states_of(plan, summary.named_data)}
     for plan in plans:
         _check_names(source.source, plan, [state.name for state in states.values()])
-    board = whole_board(plans, target)
+    board = whole_board(plans, target, source.source)
     stripped = strip(unsealed(source.program), name=source.source)
     whole = Facts(
         name=source.name,

@@ -101,7 +101,7 @@ def make_image(
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
     plans, summary = opened(program, source)
-    board = whole_board(plans, target)
+    board = whole_board(plans, target, source)
     if not board.on_device:
         raise UnsupportedError(
             f"{source} runs on a laptop only: its NPU part is a reference container.",

@@ -153,7 +153,7 @@ class Board:
         return int(size[1]) * 1024 if size else 0
 
 
-def board_of(plan: Plan, target: str | None) -> Board:
+def board_of(plan: Plan, target: str | None, program: str = "The program") -> Board:
     """Return the board that a program is for, by default of the target that it names; refuse one on which it cannot
     run."""
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
@@ -165,7 +165,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
             on_device &= firmware.is_for_silicon(delegate.payload)
     chosen = find_target(target) if target is not None else _own_target(options, accelerator)
     if target is not None and chosen is not None:
-        _check(plan, chosen, accelerator)
+        _check(plan, chosen, accelerator, program)
     chip = chosen.chip if chosen is not None else None
     modes = {key: options.get(key, "") for key in ("system_config", "memory_mode")} if accelerator else {}
     if accelerator and not all(modes.values()):
@@ -182,7 +182,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
     )
 
 
-def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
+def whole_board(plans: Sequence[Plan], target: str | None, program: str) -> Board:
     """Return the board for all methods of a program: the first suitable one of comma-separated targets; see
     `board_of`."""
     whole = plans[0]
@@ -197,7 +197,7 @@ def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
         find_target(str(name))
     for name in names:
         try:
-            board = board_of(whole, name)
+            board = board_of(whole, name, program)
         except OptionError:
             if name is names[-1]:
                 raise
@@ -279,21 +279,21 @@ def _core(target: Target) -> str:
     return target.chip.core if target.chip is not None else BACKENDS[target.backend].core_beside(target.silicon)
 
 
-def _check(plan: Plan, target: Target, accelerator: str) -> None:
+def _check(plan: Plan, target: Target, accelerator: str, program: str) -> None:
     hint = "the target that the program was compiled for"
     backends = {backend.backend_id: backend for backend in BACKENDS.values() if backend.backend_id}
     for backend_id in plan.backends:
         backend = backends.get(backend_id)
         if backend is None:
             raise OptionError(
-                f"The program calls the delegate {backend_id}, which no target of micronpu has.", hint="another program"
+                f"{program} calls the delegate {backend_id}, which no target of micronpu has.", hint="another program"
             )
         if backend.name != target.backend:
             other = BACKENDS[target.backend].title
-            raise OptionError(f"The program is for {backend.title}, but {target.name} is for {other}.", hint=hint)
+            raise OptionError(f"{program} is for {backend.title}, but {target.name} is for {other}.", hint=hint)
     if accelerator and accelerator != target.silicon:
         raise OptionError(
-            f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
+            f"{program} has a command stream for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
         )
     core = _core(target)
     instructions = target.chip.core_instructions if target.chip is not None else ""
