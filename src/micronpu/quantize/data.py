@@ -339,8 +339,8 @@ class Trial:
     macs: int = 0  # of a call
     # Calibration samples beside held-out ones, for a figure from more samples; None for none.
     others: Trial | None = None
-    # The calls of each recording among all `calibrating` ones; () and 0 if held out, or unknown.
-    calibrated: tuple[range, ...] = ()
+    # The calls of each recording, and of its near-duplicates, among all `calibrating` ones; () and 0 if unknown.
+    calibrated: tuple[frozenset[int], ...] = ()
     calibrating: int = 0
 
     @property
@@ -474,7 +474,8 @@ class CalibrationData:
         runs = max(1, min(most_runs, thresholds.PROGRAM_WORK // max(macs, 1)))
         gone = {i for number in kept for i in groups[number]}
         used = [i for i in range(len(everything)) if i not in gone]
-        calls, calibrating = _calls_of(everything, used, are_different=len(used) == len(alike) - len(kept))
+        are_different = asked.data is None and len(used) == len(alike) - len(kept)
+        calls, calibrating = _calls_of(everything, used) if are_different else ([], 0)
         own, results = tuple(calls[i] for i in more if calibrating), exact[len(chosen) :]
         others = Trial(every[len(chosen) :], exact=results, calibrated=own, calibrating=calibrating)
         trial = Trial(
@@ -490,7 +491,7 @@ class CalibrationData:
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
             macs,
             others if results else None,
-            tuple(calls[i] for i in chosen) if calibrating and not is_held_out else (),
+            tuple(calls[i] for i in chosen if calibrating),
             calibrating,
         )
         rows = [row for sequence in everything for row in sequence]
@@ -498,13 +499,30 @@ class CalibrationData:
         return cls(sequences, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
 
 
-def _calls_of(
-    sequences: Sequence[Recording], used: Sequence[int], *, are_different: bool
-) -> tuple[dict[int, range], int]:
-    """Return the calls of used sequences among all of theirs, by their numbers, and how many; 0 unless different."""
+def _calls_of(sequences: Sequence[Recording], used: Sequence[int]) -> tuple[list[frozenset[int]], int]:
+    """Return for each sequence the calls of used ones that are alike among all of theirs, and the number of these."""
     ends = list(itertools.accumulate(len(sequences[i]) for i in used))
     calls = {i: range(end - len(sequences[i]), end) for i, end in zip(used, ends, strict=True)}
-    return calls, ends[-1] if are_different else 0
+    alike = near_duplicates(sequences)
+    return [frozenset(call for i in own if i in calls for call in calls[i]) for own in alike], ends[-1]
+
+
+def near_duplicates(sequences: Sequence[Recording]) -> list[list[int]]:
+    """Return the numbers of the samples that are near each one, as pictures of a burst are, with its own.
+
+    Their squared distance is far below that to most other samples.  Recordings of several calls have none.
+    """
+    alone = [[i] for i in range(len(sequences))]
+    if len(sequences) > thresholds.MOST_COMPARED or any(len(calls) != 1 or not calls[0] for calls in sequences):
+        return alone
+    rows = [torch.cat([x.double().flatten() for x in row]) for (row,) in sequences]
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) < thresholds.FEWEST_COMPARED:
+        return alone
+    values = torch.stack([row[:: -(-len(row) // thresholds.COMPARED_ELEMENTS)] for row in rows])
+    distances = torch.cdist(values, values).square()
+    far = distances.quantile(thresholds.MOST_SAMPLES, 1)
+    near = (distances < thresholds.NEAR_DUPLICATE * torch.minimum(far, far[:, None])).fill_diagonal_(True)
+    return [own.nonzero().flatten().tolist() for own in near]
 
 
 def _labels(given: object, recordings: Sequence[Recording]) -> list[Array]:

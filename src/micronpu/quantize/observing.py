@@ -9,7 +9,7 @@ in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,7 +77,7 @@ class Extremes:
     widens: bool
     rounding: float = 0.0
 
-    def without(self, calls: range, side: int) -> float:
+    def without(self, calls: Collection[int], side: int) -> float:
         """Return the end of the range without some calls, downwards (side 0) or upwards."""
         others = [end for end, call in self.farthest[side] if call not in calls]
         end = max(others, default=self.farthest[side][-1][0])  # at most that, if all of the known ones are left out

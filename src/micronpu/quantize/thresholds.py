@@ -103,6 +103,14 @@ UNKNOWN_LSB = 2**-16
 PROGRAM_CALLS = 2  # Maximum number of calls of the program on samples that calibrated [calls; not measured]
 # Maximum work of all calls that the program runs [MACs; a tenth of a second in LiteRT's reference kernels]
 PROGRAM_WORK = 30_000_000
+# Squared distance of two samples over that to most others below which they are near-duplicates [ratio; calibration data
+# of 30 networks of docs/zoo.md: photographs cut into pieces have 1.5 of 60 pieces so near, recordings and print none]
+NEAR_DUPLICATE = 0.1
+MOST_SAMPLES = 0.75  # Quantile of the distances that is called most [share; not measured]
+MOST_COMPARED = 1024  # Maximum number of samples that are compared with each other [samples; not measured]
+# Elements of a sample below which others are near by chance [elements; with two, 5 of 48 normal samples]
+FEWEST_COMPARED = 8
+COMPARED_ELEMENTS = 1024  # Elements of a sample that are compared, evenly spread [elements; not measured]
 EXAMINED_AGAIN = 16  # Maximum number of calibration samples that are examined again [samples; not measured]
 PROGRAM_HELD_OUT = 8  # Maximum number of calls that the program itself runs if they were held out [calls; not measured]
 ENOUGH_SAMPLES = 32  # Samples that suffice for calibration, so that others are held out [samples; not measured]

@@ -62,7 +62,13 @@ class Comparison:
     interval: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int] | None = None) -> Comparison:
+    def of(
+        cls,
+        found: Sequence[Array],
+        wanted: Sequence[Array],
+        lengths: Sequence[int] | None = None,
+        independent: float = math.inf,
+    ) -> Comparison:
         """Compare the results of each sample, arrays of shape [1, ...] or any output shape.
 
         Elements whose reference is not finite are left out; if only the result is not finite, the noise is infinite.
@@ -70,6 +76,7 @@ class Comparison:
         Args:
             lengths: numbers of successive rows that depend on each other, such as the calls of a recording: each is one
                 sample for the interval.  Default: every row is a sample.
+            independent: number of independent samples, at most that of all.
         """
         largest = peak = 0.0
         signals, noises = [], []
@@ -89,7 +96,9 @@ class Comparison:
         agreeing = None
         if are_scores(wanted):
             agreeing = sum(bool((y.argmax(1) == x.argmax(1)).all()) for y, x in zip(found, wanted, strict=True))
-        return cls(len(wanted), sqnr, largest, relative, agreeing, jackknife(decibels, *powers))
+        return cls(
+            len(wanted), sqnr, largest, relative, agreeing, jackknife(decibels, *powers, independent=independent)
+        )
 
     @property
     def agreement(self) -> float | None:
@@ -513,7 +522,9 @@ def student(freedom: int) -> float:
     return Z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def jackknife(figure: Callable[[float, float], float], *columns: Sequence[object]) -> tuple[float, float] | None:
+def jackknife(
+    figure: Callable[[float, float], float], *columns: Sequence[object], independent: float = math.inf
+) -> tuple[float, float] | None:
     """Return the 95 % interval of a figure of two sums over samples (Tukey, 1958); None for fewer than two samples.
 
     It is wider on the side of few samples that have most of the noise, as others may have more.
@@ -522,6 +533,7 @@ def jackknife(figure: Callable[[float, float], float], *columns: Sequence[object
     Args:
         figure: such as the ratio of the sums in dB.
         columns: the terms of each sum, a number per sample.
+        independent: number of independent samples, at most that of all.
 
     Returns:
         None also if the figure of all samples but one is not finite.
@@ -533,10 +545,11 @@ def jackknife(figure: Callable[[float, float], float], *columns: Sequence[object
     values = np.asarray([figure(float(a), float(b)) for a, b in zip(_others(first), _others(second), strict=True)])
     if not np.isfinite(values).all():
         return None
-    change, quantile = values - values.mean(), student(count - 1)
-    error = math.sqrt((count - 1) / count * float(np.square(change).sum()))
+    own = max(min(count, independent), 2.0)
+    change, quantile = values - values.mean(), student(round(own) - 1)
+    error = math.sqrt((count - 1) / own * float(np.square(change).sum()))
     skew = float(np.power(change, 3).mean()) / max(float(np.square(change).mean()) ** 1.5, np.finfo(np.float64).tiny)
-    beyond = error * skew * (1 + 2 * quantile**2) / (6 * math.sqrt(count))
+    beyond = error * skew * (1 + 2 * quantile**2) / (6 * math.sqrt(own))
     middle = figure(float(first.sum()), float(second.sum()))
     return middle - quantile * error - max(beyond, 0.0), middle + quantile * error + max(-beyond, 0.0)
 

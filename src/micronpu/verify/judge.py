@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -158,14 +158,8 @@ def _counting(trial: Trial, results: Sequence[Sequence[Row]]) -> Trial:
     others = trial.others if trial.exact else None
     if others is None or are_noisier(len(trial.recordings), results, exact := [*trial.exact, *others.exact]):
         return trial
-    every = replace(trial, recordings=trial.with_others, exact=exact, others=None)
-    return replace(every, calibrated=_calls_of(trial), calibrating=others.calibrating)
-
-
-def _calls_of(trial: Trial) -> tuple[range, ...]:
-    """Return the calls of all recordings of a trial among those that calibrated; none of the held-out ones."""
-    known = trial.others.calibrated if trial.others is not None else ()
-    return (*(range(0) for _ in trial.recordings), *known) if known else ()
+    calibrated = (*trial.calibrated, *others.calibrated)
+    return replace(trial, recordings=trial.with_others, exact=exact, others=None, calibrated=calibrated)
 
 
 def for_search(trial: Trial, judged: JudgedResults) -> tuple[Trial, list[list[Row]]]:
@@ -212,12 +206,12 @@ def compared(
 ) -> ProgramAccuracy | None:
     """Return the accuracy of results for all samples; None if there is nothing to compare."""
     found, wanted = (list(itertools.chain.from_iterable(of)) for of in (results, trial.exact))
-    lengths = [len(recording) for recording in trial.recordings]
+    lengths, independent = [len(recording) for recording in trial.recordings], _independent(trial)
     outputs = []
     for number, first in enumerate(wanted[0] if wanted else ()):
         if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape:
             ys, xs = ([row[number].double().numpy() for row in of] for of in (found, wanted))
-            against = _on_other_data(Comparison.of(ys, xs, lengths if trial.has_states else None))
+            against = _on_other_data(Comparison.of(ys, xs, lengths if trial.has_states else None, independent))
             own = sources[number] if number < len(sources) else None
             parts = () if own is None or own.number.shape != xs[0].shape else unequal_parts(ys, xs, own)
             quarters = _over_calls(ys, xs, lengths) if trial.has_states else ()
@@ -229,6 +223,15 @@ def compared(
     metric = _metric(trial.metric, found, wanted, trial) if trial.metric is not None else None
     also = len(lengths) - len(trial.numbers) if trial.numbers else 0
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
+
+
+def _independent(trial: Trial) -> float:
+    """Return how many independent samples a mean of the samples varies like; near-duplicates say the same.
+
+    Source: Kish, Survey Sampling (1965), on clusters.
+    """
+    count, of = len(trial.recordings), trial.calibrated
+    return count**2 / max(count, 1, sum(not a.isdisjoint(b) for a in of for b in of) + sum(not a for a in of))
 
 
 def _on_other_data(against: Comparison) -> Comparison:
@@ -289,7 +292,7 @@ def left_out(
             for node, extremes in known:
                 times, rest = divmod(extremes.calls, some.calibrating)  # some observers see several values in a call
                 if not rest:
-                    seen = range(calls.start * times, calls.stop * times)
+                    seen = calls if times == 1 else {call * times + i for call in calls for i in range(times)}
                     limits |= _limits(node, edges[node], extremes, seen)
             if limits:
                 results[number] = _limited_run(module, limits, some.recordings[number - first], integer_io)
@@ -306,7 +309,7 @@ def _limited_run(module: GraphModule, limits: Limits, recording: Recording, inte
         return [integer_io.dequantize(row) for row in run_recordings(module, [given])[0]]
 
 
-def _limits(node: Node, edge: Edge, extremes: Extremes, calls: range) -> Limits:
+def _limits(node: Node, edge: Edge, extremes: Extremes, calls: Collection[int]) -> Limits:
     """Return the limits of a quantize node without some calls; empty if they clip nothing that counts."""
     scale, ends, (low, high) = edge.scale, [*edge.limits], edge.range
     noise = at.CLIPPED_NOISE * len(calls) * extremes.values / extremes.calls * scale**2 / 12

@@ -14,7 +14,7 @@ from torch import nn
 import micronpu
 from micronpu.compiler import precision
 from micronpu.frontend.exported import exported
-from micronpu.quantize.data import Trial
+from micronpu.quantize.data import Trial, near_duplicates
 from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
 from micronpu.verify import thresholds
@@ -455,16 +455,16 @@ def test_a_search_has_each_sample_once(held_out: int, evaluated: int) -> None:
     """Held-out samples come first, then others, evenly spread; expected changes count the rest of them, too."""
     module = torch.fx.symbolic_trace(nn.Identity())
     every = [[(torch.full((1, 2), float(i)),)] for i in range(30)]
-    calls = tuple(range(i, i + 1) for i in range(30 - held_out))
+    calls, none = tuple(frozenset({i}) for i in range(30 - held_out)), (frozenset[int](),) * held_out
     others = Trial(tuple(every[held_out:]), exact=every[held_out:], calibrated=calls, calibrating=len(calls))
-    trial = Trial(tuple(every[:held_out]), held_out=True, exact=every[:held_out], others=others)
+    trial = Trial(tuple(every[:held_out]), held_out=True, exact=every[:held_out], others=others, calibrated=none)
     judged = judge(module, trial, known=every)
     assert len(judged.plain) == len(judged.trial.recordings) == 30 and judged.trial.others is None
     of_search, own = for_search(trial, judged)
     numbers = [int(row[0, 0]) for ((row,),) in own]
     assert numbers[:held_out] == list(range(held_out)) and len(own) == len(of_search.recordings) == evaluated
-    rest, seen = of_search.others, [calls.start if calls else None for calls in of_search.calibrated]
-    assert seen == ([None] * held_out + [i - held_out for i in numbers[held_out:]] if evaluated > held_out else [])
+    rest, seen = of_search.others, [max(calls, default=None) for calls in of_search.calibrated]
+    assert seen == [None] * held_out + [i - held_out for i in numbers[held_out:]]
     assert rest is not None and numbers == [int(row[0, 0]) for ((row,),) in of_search.exact]
     assert sorted([*numbers, *(int(row[0, 0]) for ((row,),) in rest.exact)]) == list(range(30))
 
@@ -529,6 +529,32 @@ def test_a_sample_that_calibrated_is_clipped_as_other_data_are():
     error = sum(float((y - x).square().sum()) for x, y in zip(data, found, strict=True))
     signal = sum(float(x.square().sum()) for x in data)
     assert accuracy.sqnr < decibels(signal, error) - 1.0
+
+
+def burst(first: int, size: float = 1.0) -> list[torch.Tensor]:
+    """Four samples that are nearly equal."""
+    sample = size * torch.randn(1, 32, generator=generator(first)).clamp(-1, 1)
+    return [sample + 0.02 * torch.randn(1, 32, generator=generator(100 * first + i)) for i in range(4)]
+
+
+def test_near_duplicates_are_left_out_together():
+    """As pictures of a burst: the others of it have the same values, which other data do not have."""
+    data = [x for i in range(8) for x in burst(i, 3.2 if i == 5 else 1.0)]
+    alike = near_duplicates([[(x,)] for x in data])
+    assert alike == [[i // 4 * 4 + j for j in range(4)] for i in range(32)]
+    different = [torch.randn(1, 32, generator=generator(i)) for i in range(32)]
+    assert near_duplicates([[(x,)] for x in different]) == [[i] for i in range(32)]
+    model = nn.Linear(32, 32).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(32))
+        model.bias.zero_()
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, quantization="int8")
+    error = sum(float((program.run(x) - x).square().sum()) for x in data)
+    accuracy = program.report.accuracy
+    assert accuracy.sqnr < decibels(sum(float(x.square().sum()) for x in data), error) - 3.0
+    noises, signal = np.random.default_rng(0).uniform(0.5, 1.5, 32), np.ones(32)
+    few, many = (np.diff(jackknife(decibels, signal, noises, independent=n)) for n in (8, 32))
+    assert few > 2.0 * many and many == np.diff(jackknife(decibels, signal, noises))
 
 
 def test_the_search_believes_what_the_report_says(monkeypatch):
