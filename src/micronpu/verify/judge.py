@@ -237,7 +237,7 @@ def _independent(trial: Trial) -> float:
 def _on_other_data(against: Comparison) -> Comparison:
     """Return a comparison whose interval covers other data sets, which differ by more than the samples of one.
 
-    Source: DerSimonian and Laird, Meta-analysis in clinical trials, Controlled Clinical Trials 7 (1986).
+    Source: Paule and Mandel, Consensus values and weighting factors, J. Res. Natl. Bur. Stand. 87 (1982).
     """
     if against.interval is None or not math.isfinite(against.sqnr):
         return against
