@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject, examples_of
+from micronpu.accuracy.subject import LayerErrors, ProgressCallback, SideBySide, Subject
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.graphs import by_name
-from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import origin_of, overload_name
-from micronpu.quantize.data import in_turn
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.accuracy import decibels
@@ -53,7 +51,8 @@ def blame(
     Args:
         model: a float module in evaluation mode, an exported program of one, or the path of an .onnx or .tflite.
         data: samples to measure on: an array with a row per input, or a list of inputs as for calibration. A dozen are
-            enough; of many, some are measured for a large network, evenly spread.
+            enough; of many, some are measured for a large network, evenly spread. With labels and a metric:
+            ``micronpu.Verification(data=x, labels=y, metric="top1")``.
         target: decides the quantization; see ``micronpu targets``.
         calibration: samples that choose the ranges; default: ``data``, which the result states.
         example_inputs: default: the first of ``data``.
@@ -67,10 +66,7 @@ def blame(
     """
     check_callback(callback)
     notify = callback or (lambda name, part: None)
-    if isinstance(data, Iterator):
-        data = list(in_turn(data, "blame"))
-    model, example_inputs, data = opened(model, example_inputs, data)
-    subject = Subject(model, data, calibration, examples_of(data, example_inputs, "blame"), target, options)
+    subject = Subject.of("blame", model, data, calibration, example_inputs, target, options)
     how = Quantization.of(quantization)
     chosen = subject.quantizer(how)
     notify("export", 0.0)
@@ -90,6 +86,9 @@ def blame(
         calibrated_on_them=calibration is None,
         sqnr=decibels(found.signal, found.noise),
         layers=layers,
+        metric=subject.metric_of(slice(None, None, -(-len(rows) // found.rows)), *zip(*found.results, strict=True))
+        if found.results
+        else None,
     ).sorted(sort)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.subject import ProgressCallback, Row, Subject, examples_of
+from micronpu.accuracy.subject import ProgressCallback, Row, Subject
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.texts import plural
 from micronpu.compiler.candidates import PROJECTIONS, Allowed, Cures, Modules, Settings, Tried
@@ -28,10 +28,9 @@ from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Search
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.graphs import GraphModule, Node
-from micronpu.frontend.model_files import opened
 from micronpu.frontend.tensors import copied
 from micronpu.quantize.calibrate import of_one
-from micronpu.quantize.data import Trial, in_turn
+from micronpu.quantize.data import Trial
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import run_recordings
@@ -95,7 +94,8 @@ def fix(
     Args:
         model: a float module in evaluation mode, an exported program of one, or the path of an .onnx or .tflite.
         data: inputs, as for `micronpu.blame`: half of them select changes, the others measure the result. Without
-            ``calibration`` half of them calibrate first.
+            ``calibration`` half of them calibrate first. With labels and a metric, which is then shown for each choice:
+            ``micronpu.Verification(data=x, labels=y, metric="top1")``.
         target: see ``micronpu targets``.
         calibration: inputs that choose the ranges.
         example_inputs: default: the first of ``data``.
@@ -114,12 +114,8 @@ def fix(
     start_from = Quantization.of(quantization)
     start_from.only("per_channel", "settings", where="fix")
     check_callback(callback)
-    if isinstance(data, Iterator):
-        data = list(in_turn(data, "fix"))
-    model, example_inputs, data = opened(model, example_inputs, data)
     start = time.perf_counter()
-    examples = examples_of(data, example_inputs, "fix")
-    subject = Subject(model, data, calibration, examples, target, options, "fix")
+    subject = Subject.of("fix", model, data, calibration, example_inputs, target, options)
     base = {} if start_from.settings is None else read_quantization(start_from.settings)
     if not start_from.per_channel:
         base = merged({"default": {"per_channel": False}}, base)
@@ -138,11 +134,10 @@ class _Fix:
     ) -> None:
         self.subject, self.base = subject, base
         rows = subject.rows
-        if subject.ranges is None:
-            self.batches, rows = rows[::2], rows[1::2]
-        else:
-            self.batches = subject.ranges
-        choosing, judging = rows[::2][:_MOST], rows[1::2][:_MOST]
+        first, step = (1, 2) if subject.ranges is None else (0, 1)  # every other row calibrates
+        self.batches = subject.ranges or rows[::2]
+        self.judged = slice(first + step, first + 2 * step * _MOST, 2 * step)
+        choosing, judging = rows[first :: 2 * step][:_MOST], rows[self.judged]
         if len(judging) < _FEWEST:
             needed = 2 * _FEWEST if subject.ranges is not None else 4 * _FEWEST
             raise ModelError(
@@ -159,6 +154,7 @@ class _Fix:
         self.start, self.budget = start, budget
         self.longest, self.begun = 0.0, time.perf_counter()  # the export is not repeated for each fix
         self.untried: list[str] = []
+        self.needed = 0.0
         self.prices = WeakKeyDictionary[GraphModule, PrecisionPrice]()
         self.notify = callback or (lambda name, part: None)
 
@@ -192,6 +188,7 @@ class _Fix:
             choices=tuple(replace(c, best=not any(_beats(o, c) for o in ordered)) for c in ordered),
             seconds=time.perf_counter() - self.start,
             untried=tuple(dict.fromkeys(self.untried)),
+            needed=self.needed,
         )
 
     def has_time(self, name: str) -> bool:
@@ -202,6 +199,7 @@ class _Fix:
         if now + 2 * self.longest < self.start + self.budget:
             self.begun = now
             return True
+        self.needed = self.needed or now - self.start + 2 * self.longest
         self.untried.append(name)
         return False
 
@@ -226,15 +224,15 @@ class _Fix:
     def choice(self, one: Tried, default: Tried) -> FixChoice:
         """Return a program with its own price, which its corrections may change, and its results where it is judged."""
         price = self.prices.get(one.module) or self.price(one.modules)
-        own, before = (
-            Search.fidelity_of({"": self.judging}, {"": run_recordings(tried.modules[""], self.judging.recordings)})
-            for tried in (one, default)
-        )
+        results = [run_recordings(tried.modules[""], self.judging.recordings) for tried in (one, default)]
+        own, before = (Search.fidelity_of({"": self.judging}, {"": found}) for found in results)
+        exact, found = ([copies[0] for copies in of] for of in (self.judging.exact, results[0]))
+        metric = self.subject.metric_of(self.judged, exact, found)
         name = "default" if one is default else (" + ".join(_names(one)) or one.activations) + one.more
         gain = None if one is default else _gain(before, own)
         cycles = round(price.cycles) or None
         quantization = self.settings(one.activations, one.settings)
-        return FixChoice(name, quantization, own.worst, gain, cycles, price.bytes)
+        return FixChoice(name, quantization, own.worst, gain, cycles, price.bytes, metric=metric)
 
 
 def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:

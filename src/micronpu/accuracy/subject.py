@@ -31,18 +31,23 @@ from micronpu.frontend.exported import exported
 from micronpu.frontend.facts import LOOPS_ALLOWED
 from micronpu.frontend.graphs import GraphModule, Node, by_name, findings
 from micronpu.frontend.integers import IntegerIO
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import Edge, ProgramView, float_behind, qualified_name
 from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import constant_nodes, copied
 from micronpu.quantize.calibrate import calibrated, finished, of_one
-from micronpu.quantize.data import calibration_batches, calibration_sequences
+from micronpu.quantize.data import Trial, calibration_batches, calibration_sequences, in_turn, labels_of
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.ranges import places_of
 from micronpu.quantize.running import float_leaves, float_run, float_values, function_of, noise, operator_before
+from micronpu.report.accuracy import MetricAccuracy
+from micronpu.report.metrics import Metric, metric_of
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.upstream.session import one_thread
+from micronpu.verify.judge import metric_accuracy
+from micronpu.verify.verification import Verification
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2
@@ -122,7 +127,10 @@ class SideBySide:
         layers: in the order of the network.
         signal, noise: of the outputs, summed over samples.
         rows: number of samples.
+        results: of both, the float network's first, for each sample, if `keeps_results`.
     """
+
+    keeps_results = False
 
     def __init__(self, prepared: GraphModule, converted: GraphModule) -> None:
         self.prepared, self.converted = prepared, converted
@@ -139,6 +147,7 @@ class SideBySide:
         self._places = places_of(prepared)
         self.signal = self.noise = 0.0
         self.rows = 0
+        self.results: list[tuple[Row, Row]] = []
         self._steps = {n: function_of(converted, n) for n in converted.graph.nodes if n.op != "placeholder"}
         self._float = float_run(prepared)
         self._run = Run(converted, self._steps.__getitem__, wanted=converted.graph.nodes)
@@ -160,7 +169,9 @@ class SideBySide:
         """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
         total, added = self._run.values(self._fixed, *row), list[tuple[LayerErrors, torch.Tensor]]()
         self.rows += 1
-        for signal, error in noise(float_leaves(total[self.converted.graph.output_node()]), outputs):
+        found = float_leaves(total[self.converted.graph.output_node()])
+        self.results += [(tuple(outputs), tuple(found))] if self.keeps_results else []
+        for signal, error in noise(found, outputs):
             self.signal, self.noise = self.signal + signal, self.noise + error
 
         def behind(node: Node, value: Any, own: Known) -> object:
@@ -327,6 +338,7 @@ class Subject:
         examples: inputs to export the model with.
         target, options: as for `micronpu.compile`.
         asked: name of the called function of micronpu, for errors.
+        labels, metric: of the user's task, see `Verification`.
     """
 
     model: Any
@@ -336,6 +348,32 @@ class Subject:
     target: str
     options: Options | None
     asked: str = "blame"
+    labels: Any = None
+    metric: Metric | None = None
+
+    @classmethod
+    def of(
+        cls, asked: str, model: object, data: object, calibration: object, examples: Any, target: str, options: Any
+    ) -> Subject:
+        """Return the arguments of `micronpu.blame` or `micronpu.fix`; data are inputs, or a `Verification` of them."""
+        given = data if isinstance(data, Verification) else Verification(data=data)
+        inputs = list(in_turn(given.data, asked)) if isinstance(given.data, Iterator) else given.data
+        model, examples, inputs = opened(model, examples, inputs)
+        metric = None if given.metric is None else metric_of(given.metric)
+        examples = examples_of(inputs, examples, asked)
+        return cls(model, inputs, calibration, examples, target, options, asked, given.labels, metric)
+
+    def metric_of(self, chosen: slice, exact: Sequence[Row], found: Sequence[Row]) -> MetricAccuracy | None:
+        """Return the metric of the float and of the quantized model on some rows; None without a metric.
+
+        Args:
+            exact, found: results of the two for each of these rows.
+        """
+        if self.metric is None:
+            return None
+        recordings = tuple([row] for row in self.rows)
+        labels = None if self.labels is None else np.concatenate(labels_of(self.labels, recordings)[chosen])
+        return metric_accuracy(self.metric, found, exact, Trial(recordings[chosen], labels=labels))
 
     @property
     def has_int16(self) -> bool:
@@ -398,6 +436,7 @@ class Subject:
         exact.requires_grad_(False)
         with quiet(), one_thread():
             found = SideBySide(exact, finished(prepared, calls, quantizers)[""])
+            found.keeps_results = self.metric is not None
             rows = rows[:: -(-len(rows) // most(len(found.layers)))]
             for number, row in enumerate(rows):
                 notify("blame", number / len(rows))

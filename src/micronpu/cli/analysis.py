@@ -16,7 +16,7 @@ from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console, hints
 from micronpu.cli.compiled import read_program
 from micronpu.cli.options import Target, chosen_options
-from micronpu.cli.settings import JUDGE, OWN, How, Labels, MetricName, ModelName, inputs, quantization_of
+from micronpu.cli.settings import JUDGE, NO_SCORING, OWN, How, ModelName, Scoring, inputs, quantization_of
 from micronpu.cli.sources import NO_PICTURES, Pictures, load_data, load_labels, load_metric
 from micronpu.targets.registry import find_target
 
@@ -29,15 +29,14 @@ Result = TypeVar("Result")
 
 
 @console.guarded
-@console.takes(pictures=Pictures)
+@console.takes(pictures=Pictures, scoring=Scoring)
 def evaluate(
     model: ModelName,
     program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
     data: Annotated[str | None, inputs(JUDGE, "--data", "--calibration")] = None,
     pictures: Pictures = NO_PICTURES,
     library: console.Library = None,
-    labels: Labels = None,
-    metric: MetricName = None,
+    scoring: Scoring = NO_SCORING,
     output: Annotated[int, typer.Option(metavar="NUMBER", help="Output of the model to evaluate.")] = 0,
     fast: Annotated[
         bool, typer.Option("--fast", help="Fast kernels, which may differ by one LSB from the bit-exact ones.")
@@ -52,14 +51,13 @@ def evaluate(
     pictures.check(data, "--data")
     if data is None and pictures.images is None:
         raise OptionError("There are no inputs to judge the program on.", hint="--data DATA, or --images DIR")
-    if metric is not None and labels is None:
-        raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
+    scoring.check()
     report_json = console.checked_json_path(json, report_json)
     read_program(program)  # refuses a model and a folder
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
         rows = load_data(data, pictures, loaded)
-        truth, judge = load_labels(labels), load_metric(metric)
+        truth, judge = load_labels(scoring.labels), load_metric(scoring.metric)
         callback("load", 1.0)
         found = micronpu.evaluate(
             loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, callback=callback
@@ -79,6 +77,7 @@ def _on_data(
     model: str,
     data: tuple[str | None, str | None],
     pictures: Pictures,
+    scoring: Scoring,
     target: str,
     quantization: Any,
     library: console.Library,
@@ -89,15 +88,17 @@ def _on_data(
     Args:
         data: inputs to measure on, and calibration inputs; None for those that measure.
         pictures: the inputs to measure on, in place of the first.
+        scoring: labels of the inputs to measure on.
         options: further arguments of ``judge``.
     """
     from micronpu.cli.files import load_calibration, load_with
 
     pictures.check(data[0], "--data")
+    scoring.check()
     options |= {"options": chosen_options(context, find_target(target)), "quantization": quantization_of(quantization)}
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
-        rows = list(load_data(data[0], pictures, loaded))
+        rows = scoring.of(list(load_data(data[0], pictures, loaded)))
         ranges = None if data[1] is None else list(load_calibration(data[1], loaded))
         callback("load", 1.0)
         options |= {"example_inputs": loaded.examples, "callback": callback}
@@ -105,12 +106,13 @@ def _on_data(
 
 
 @console.guarded
-@console.takes(pictures=Pictures)
+@console.takes(pictures=Pictures, scoring=Scoring)
 def blame(
     context: typer.Context,
     model: ModelName,
     data: MeasuredOn = None,
     pictures: Pictures = NO_PICTURES,
+    scoring: Scoring = NO_SCORING,
     calibration: Ranges = None,
     target: Target = "",
     quantization: How = None,
@@ -124,19 +126,20 @@ def blame(
     from micronpu.report.diagnosis import check_sort
 
     report_json = console.checked_json_path(json, report_json)
-    given, sort = (data, calibration), check_sort(sort)
-    found, _ = _on_data(micronpu.blame, context, model, given, pictures, target, quantization, library, sort=sort)
+    rows, how, sort = ((data, calibration), pictures, scoring), (target, quantization, library), check_sort(sort)
+    found, _ = _on_data(micronpu.blame, context, model, *rows, *how, sort=sort)
     console.words(report_json).print(found)
     console.write_json(report_json, found.to_json())
 
 
 @console.guarded
-@console.takes(pictures=Pictures)
+@console.takes(pictures=Pictures, scoring=Scoring)
 def fix(
     context: typer.Context,
     model: ModelName,
     data: MeasuredOn = None,
     pictures: Pictures = NO_PICTURES,
+    scoring: Scoring = NO_SCORING,
     calibration: Ranges = None,
     target: Target = "",
     quantization: How = None,
@@ -161,8 +164,8 @@ def fix(
     report_json = console.checked_json_path(json, report_json)
     if output is not None:
         check_new_folder(output)
-    given = data, calibration
-    found, name = _on_data(micronpu.fix, context, model, given, pictures, target, quantization, library, budget=budget)
+    rows, how = ((data, calibration), pictures, scoring), (target, quantization, library)
+    found, name = _on_data(micronpu.fix, context, model, *rows, *how, budget=budget)
     out = console.words(report_json)
     out.print(found)
     _write_choices(found, make_folder(output or Path()), context, name, out)

@@ -19,7 +19,7 @@ from micronpu.base.parsing import parse_json
 from micronpu.chips import load_measured, shipped_chips
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
-from micronpu.cli.settings import JUDGE, Calibration, Labels, MetricName, ModelName, inputs
+from micronpu.cli.settings import JUDGE, NO_SCORING, Calibration, ModelName, Scoring, inputs
 from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.targets.registry import find_target, options_for
@@ -34,7 +34,7 @@ FAILED = 1
 
 
 @console.guarded
-@console.takes(pictures=Pictures)
+@console.takes(pictures=Pictures, scoring=Scoring)
 def compare(
     model: ModelName,
     target: Annotated[
@@ -53,8 +53,7 @@ def compare(
     calibration: Calibration = None,
     pictures: Pictures = NO_PICTURES,
     data: Annotated[str | None, inputs(JUDGE)] = None,
-    labels: Labels = None,
-    metric: MetricName = None,
+    scoring: Scoring = NO_SCORING,
     measurements: Annotated[
         list[Path] | None,
         console.option("CHIP.toml", "Chip files of `micronpu calibrate`, for the times of these chips."),
@@ -84,10 +83,9 @@ def compare(
     from micronpu.report.shown import shown
 
     pictures.check(calibration)
-    if (data is None) != (labels is None):
-        raise OptionError("--data and --labels go together.", hint="both, or none")
-    if metric is not None and labels is None:
-        raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
+    scoring.check(has_data=data is not None)
+    if data is not None and scoring.labels is None:
+        raise OptionError("--data is for a score, and there are no labels.", hint="--labels y.npy")
     if jobs is not None and jobs < 1:
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
     if not 0 < timeout < math.inf:
@@ -104,7 +102,7 @@ def compare(
         check_activations(each, "--quantization")  # refused here, and not in each process
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     measured = tuple(_measured(path, list(targets)) for path in measurements or ())
-    task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured, pictures)
+    task = Task(model, calibration, data, scoring.labels, scoring.metric, tuple(library or ()), measured, pictures)
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}
     left = [job for job in wanted if job not in known]
@@ -116,7 +114,7 @@ def compare(
             if folder is not None:
                 _write(folder, key, known.values())
             callback("compare", len(known) / len(wanted))
-    found = Candidates(model, (metric or "top1") if labels else "", tuple(known[job] for job in wanted))
+    found = Candidates(model, (scoring.metric or "top1") if scoring.labels else "", tuple(known[job] for job in wanted))
     out = console.words(report_json)
     if report_json != console.STANDARD_OUTPUT:
         out.print(found)

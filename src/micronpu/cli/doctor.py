@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +21,7 @@ from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
 from micronpu.base.extensions import BACKEND_POINTS, GROUPS, extensions, package_of
 from micronpu.base.files import check_new_folder
-from micronpu.base.installed import installed, python_versions, requirements
+from micronpu.base.installed import VERSION, installed, python_versions, requirements
 from micronpu.base.texts import plural
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
@@ -35,8 +37,12 @@ _ELSEWHERE = {
     ("Windows", ""): "nothing was run; programs compile and do not run here: use WSL",
 }
 """Tests that ran on other systems, by system and processor; "" is any processor."""
-_EXTRA = "extra =="
+_EXTRA = re.compile(r"extra == ['\"](\w+)")
 """Marks requirements of an extra, which no program needs."""
+_PROJECTS_OWN = ("dev", "docs")
+"""Extras for work on micronpu itself."""
+_WIDTH = 22
+"""Columns of a name; private names are longer."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Dependency:
     good: bool
     remedy: str = ""
     needed: bool = True
+
+    @property
+    def state(self) -> str:
+        """Return a word: of what is not needed, "broken" is there and cannot be used."""
+        return "ok" if self.good else "missing" if self.needed else "broken" if self.found else "absent"
 
 
 _Upstream = Annotated[
@@ -84,17 +95,17 @@ def doctor(
         _clear(json)
         return
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
-    findings = [*examine(), *examine_upstream(every=upstream)]
+    examined = itertools.chain(examine(), examine_upstream(every=upstream))
+    findings = list(examined) if json else _printed(examined, here)
     if json:
         data = {
+            "version": VERSION,
             "tested": _TESTED,
             "here": here,
             "tested_here": tested_here(),
             "findings": [asdict(f) for f in findings],
         }
         console.print_json(data)
-    else:
-        _print(findings, here)
     if any(f.needed and not f.good for f in findings):
         raise typer.Exit(1)
 
@@ -138,15 +149,19 @@ def _examine_cache() -> Iterator[Dependency]:
     yield Dependency("cache", found, bool(found), f"another {FOLDER}; {why}", needed=False)
 
 
-def _print(findings: Sequence[Dependency], here: str) -> None:
+def _printed(examined: Iterable[Dependency], here: str) -> list[Dependency]:
+    """Print a line for each finding as soon as it is known, and return all."""
+    console.say(f"micronpu {VERSION}, {Path(__file__).parents[1]}.")
     console.say(f"Tested on {_TESTED}; here: {here}.{f' Tested here: {tested_here()}.' if tested_here() else ''}")
-    width = max(len(f.name) for f in findings if ":" not in f.name)  # not private names, which are long
-    for finding in findings:
-        mark = "ok" if finding.good else "missing" if finding.needed else "absent"
-        line = f"{mark:8} {finding.name:{width}}  {finding.found or 'not there'}"
+    console.say('A "missing" package is needed; what is "absent" or "broken" is for what its line ends with.')
+    found = []
+    for finding in examined:
+        found.append(finding)
+        line = f"{finding.state:8} {finding.name:{_WIDTH}}  {finding.found or 'not there'}"
         if not finding.good:
             line += f"  Try: {finding.remedy}"
         console.say(line, "" if finding.good or not finding.needed else "red")
+    return found
 
 
 def examine() -> Iterator[Dependency]:
@@ -156,12 +171,16 @@ def examine() -> Iterator[Dependency]:
     yield Dependency("Python", version, satisfies(version, wanted), f"Python {wanted}")
     for text in requirements():
         match = _REQUIREMENT.match(text)
-        if match is None or _EXTRA in text or ("python_version" in text and sys.version_info >= (3, 11)):
+        extra = _EXTRA.search(text)
+        if match is None or (extra is not None and extra[1] in _PROJECTS_OWN):
+            continue
+        if "python_version" in text and sys.version_info >= (3, 11):
             continue
         name, limits = match[1], match[2].strip()
         version = installed(name)
         found = f"{version} ({limits})" if version else ""
-        yield Dependency(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
+        remedy = f'pip install "{name}{limits}"' + ("" if extra is None else f", the extra {extra[1]} of micronpu")
+        yield Dependency(name, found, bool(version) and satisfies(version, limits), remedy, needed=extra is None)
     for examined in (
         *(_examine_plugin, _examine_cache, _examine_boards, examine_build, _examine_simulator),
         *(_examine_vendors, _examine_networks, _examine_extensions),
@@ -254,7 +273,8 @@ def _examine_networks() -> Iterator[Dependency]:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     good = done.returncode == 0
     lines = [line.strip() for line in (done.stdout if good else done.stderr).splitlines() if line.strip()]
-    yield Dependency("torchvision", lines[-1] if lines else "it cannot be imported", good, OTHER_TORCH, needed=False)
+    remedy = f"{OTHER_TORCH}, for models torchvision:NAME"
+    yield Dependency("torchvision", lines[-1] if lines else "it cannot be imported", good, remedy, needed=False)
 
 
 def _examine_extensions() -> Iterator[Dependency]:

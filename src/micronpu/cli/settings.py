@@ -164,6 +164,34 @@ MetricName = Annotated[
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """Options about labels, one for each field."""
+
+    labels: Labels = None
+    metric: MetricName = None
+
+    def check(self, *, has_data: bool = True) -> None:
+        """Check the options before the work is done."""
+        if self.labels is not None and not has_data:
+            raise OptionError("--labels is given without --data.", hint="--data DATA")
+        if self.metric is not None and self.labels is None:
+            raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
+
+    def of(self, rows: object) -> object:
+        """Return inputs with the labels and the metric, if there are labels."""
+        self.check()
+        if self.labels is None:
+            return rows
+        return micronpu.Verification(
+            data=rows, labels=load_labels(self.labels), metric=load_metric(self.metric or "top1")
+        )
+
+
+NO_SCORING = Scoring()
+"""No labels."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """Options about budgets, one for each field."""
 

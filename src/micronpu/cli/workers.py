@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import socket
-import subprocess
+import pickle
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.base.texts import plural
+from micronpu.base.worker import Worker as Process
 from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.alternatives import Candidate
 
@@ -98,82 +97,69 @@ def in_processes(
     Args:
         seconds: wall-clock limit of a compilation; the row of one that exceeds it has the reason.
     """
-    waiting = list(reversed(jobs))
-    team = [_Process(task) for _ in range(min(count, len(jobs)))]
-    try:
-        for member in team:
-            member.begin(waiting.pop())
-        while busy := {member.connection: member for member in team if member.job is not None}:
-            left = min(member.begun for member in busy.values()) + seconds - time.monotonic()
-            ready = wait(list(busy), None if math.isinf(seconds) else max(left, 0.0))
-            late = [] if ready else [min(busy, key=lambda connection: busy[connection].begun)]
-            for connection in ready or late:
-                member = busy[connection]  # type: ignore[index]
-                yield member.end(None if ready else seconds)
-                if not waiting:
-                    continue
-                if not member.is_alive():
-                    member.close()
-                    team[team.index(member)] = member = _Process(task)
-                member.begin(waiting.pop())
-    finally:
-        for member in team:
-            member.close()
+    team = [_Member(task, seconds) for _ in range(min(count, len(jobs)))]
+    idle = SimpleQueue[_Member]()
+    for member in team:
+        idle.put(member)
+
+    def run(job: Job) -> tuple[Job, Candidate]:
+        member = idle.get()
+        try:
+            return job, member.run(job)
+        finally:
+            idle.put(member)
+
+    with ThreadPoolExecutor(len(team)) as threads:
+        try:
+            for finished in as_completed([threads.submit(run, job) for job in jobs]):
+                yield finished.result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for member in team:
+                member.close()
 
 
-class _Process:
-    """One process, and its current job.
+class _Member:
+    """A process, started with its first job and again after a crash.
 
     `multiprocessing` is not used: it imports from the current folder, and starts another process.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.job: Job | None = None
-        self.begun = 0.0
-        script = Path(__file__).with_name("compare_worker.py")
-        ours, theirs = socket.socketpair()
-        self.connection = Connection(ours.detach())
-        with theirs:
-            command = [sys.executable or "python", "-I", str(script), *filter(None, sys.path)]
-            self._process = subprocess.Popen(command, stdin=theirs.fileno())
-        self._send(task)
+    def __init__(self, task: Task, seconds: float) -> None:
+        self._task, self._seconds = pickle.dumps(task), seconds
+        self._process: Process | None = None
+        self._is_closed = False
 
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def begin(self, job: Job) -> None:
-        self.job, self.begun = job, time.monotonic()
-        self._send(job)
-
-    def end(self, late: float | None = None) -> tuple[Job, Candidate]:
-        """Return the row that the process has sent; a failed one if it has ended, or is stopped as too late."""
-        job, self.job = self.job, None
-        assert job is not None
-        why = "The process that compiled it has ended."
-        if late is not None:
-            why = f"It was not compiled within {late:g} s. Try: --timeout {2 * late:g}"
-        with contextlib.suppress(EOFError, OSError):
-            if late is None:
-                return job, self.connection.recv()
-        self.close()
-        return job, failed(job, why)
+    def run(self, job: Job) -> Candidate:
+        """Return the row of a job; a failed one if the process ends, or is stopped as too late."""
+        process = self._process
+        try:
+            if process is None:
+                script = Path(__file__).with_name("compare_worker.py")
+                process = self._process = Process(script, *filter(None, sys.path), environment={})
+            if self._is_closed:  # by the other thread, in the meantime
+                raise EOFError
+            limit = None if math.isinf(self._seconds) else self._seconds
+            (row,) = process.ask({"job": job}, [self._task], limit)[1]
+            found: Candidate = pickle.loads(row)
+            return found
+        except TimeoutError:
+            self._end()
+            return failed(job, f"It was not compiled within {self._seconds:g} s. Try: --timeout {2 * self._seconds:g}")
+        except (EOFError, OSError, ValueError) as error:
+            how, words = (str(error), "") if process is None else process.how_it_ended()
+            self._end()
+            return failed(job, f"The process that compiled it {how}.{words}")
 
     def close(self) -> None:
         """Stop the process, even during a job."""
-        self.connection.close()
-        try:
-            self._process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._is_closed = True
+        self._end()
 
-    def _send(self, what: object) -> None:
-        with contextlib.suppress(OSError):  # if the process has ended, `end` reports it
-            self.connection.send(what)
-
-
-_PATIENCE_SECONDS = 1.0
-"""Seconds for a process to end itself and its children."""
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
 
 def _what(name: str, measurements: str | None) -> str:

@@ -460,7 +460,7 @@ class CalibrationData:
             kept = held_out_rows(len(groups), asked.held_out, are_recordings=bool(states))
             chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), most)
         is_held_out = bool(kept) or asked.data is not None
-        labels = None if asked.labels is None else _labels(asked.labels, judging)
+        labels = None if asked.labels is None else labels_of(asked.labels, judging)
         count = affordable(exported, [judging[n] for n in chosen])
         chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
         recordings = tuple(judging[n] for n in chosen)
@@ -525,7 +525,7 @@ def near_duplicates(sequences: Sequence[Recording]) -> list[list[int]]:
     return [own.nonzero().flatten().tolist() for own in near]
 
 
-def _labels(given: object, recordings: Sequence[Recording]) -> list[Array]:
+def labels_of(given: object, recordings: Sequence[Recording]) -> list[Array]:
     """Return the labels of each recording, from an array or list for each, or from one label for each call."""
     lengths = [len(recording) for recording in recordings]
     if isinstance(given, list | tuple) and all(hasattr(own, "__len__") for own in given) and max(lengths) > 1:

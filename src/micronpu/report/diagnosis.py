@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from micronpu.base.errors import OptionError
-from micronpu.report.accuracy import decibel_text
+from micronpu.report.accuracy import MetricAccuracy, decibel_text
 from micronpu.report.shown import JsonReport
 from micronpu.report.warnings import NOTE, ReportWarning
 
@@ -80,6 +80,7 @@ class Blame(JsonReport):
         layers: worst first.
         sort: order of the layers: by the share of the error at the output ("output"), the layer's own error ("own"), or
             its total error ("total").
+        metric: of the quantized model, if one is given.
     """
 
     FORMAT = "micronpu blame"
@@ -92,6 +93,7 @@ class Blame(JsonReport):
     sqnr: float
     layers: tuple[LayerError, ...]
     sort: Sort = "output"
+    metric: MetricAccuracy | None = None
 
     def sorted(self, by: Sort) -> Blame:
         """Return the result with the layers in another order.
@@ -107,7 +109,9 @@ class Blame(JsonReport):
         of = f" of {self.given_rows}" if self.given_rows != self.rows else ""
         rows = f"{self.rows}{of} row{'' if self.given_rows == 1 else 's'}"
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
-        return f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."
+        metric = "" if self.metric is None else f"{self.metric}; "
+        text = f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."
+        return metric + text
 
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {
@@ -164,6 +168,7 @@ class FixChoice:
         cycles: of the NPU and the core, as the program's report estimates them; None without an estimate.
         bytes: of the ``.pte``.
         best: True if no other choice is as near to float for as few cycles and bytes.
+        metric: of the quantized model on these samples, if one is given.
     """
 
     name: str
@@ -173,6 +178,7 @@ class FixChoice:
     cycles: int | None
     bytes: int
     best: bool = False
+    metric: MetricAccuracy | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,6 +191,7 @@ class Fixes(JsonReport):
         choices: the default first, then by distance to float.
         seconds: duration of the search.
         untried: the fixes that the time budget left untried.
+        needed: seconds within which the first of these would have ended; 0 if there is none.
     """
 
     FORMAT = "micronpu fixes"
@@ -197,6 +204,7 @@ class Fixes(JsonReport):
     choices: tuple[FixChoice, ...]
     seconds: float
     untried: tuple[str, ...] = ()
+    needed: float = 0.0
 
     @property
     def best(self) -> FixChoice:
@@ -219,7 +227,9 @@ class Fixes(JsonReport):
             f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
         )
         if self.untried:
-            text += f" The time limit was too short for: {', '.join(self.untried)}."
+            limit = math.ceil(self.needed)
+            text += f" The time limit was too short for: {', '.join(self.untried)}, of which the first takes until "
+            text += f"{limit} s. Try: --time-limit {3 * limit}, budget={3 * limit} in Python."
         return text
 
 

@@ -220,7 +220,7 @@ def compared(
     if not outputs and integers is None:
         return None
     calls = sum(lengths) if trial.has_states else 0
-    metric = _metric(trial.metric, found, wanted, trial) if trial.metric is not None else None
+    metric = metric_accuracy(trial.metric, found, wanted, trial) if trial.metric is not None else None
     also = len(lengths) - len(trial.numbers) if trial.numbers else 0
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
 
@@ -341,8 +341,8 @@ def _limited(limits: Limits) -> Iterator[None]:
 # ---------------------------------------------------------------- the metric of the user's task
 
 
-def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
-    """Return the metric of the float and of the quantized model."""
+def metric_accuracy(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
+    """Return the metric of the float and of the quantized model, from their results for each call of the trial."""
     one = metric.is_builtin
     outputs, exact = _arrays(found, one), _arrays(wanted, one)
     inputs = tuple(joined([row[i] for row in trial.rows_of_all]) for i in range(len(trial.rows[0])))

@@ -239,3 +239,18 @@ def test_the_command(tmp_path):
     reported = json.loads((tmp_path / "out.json").read_text())
     assert reported["format"] == "micronpu blame" and len(reported["layers"]) == 3 and math.isfinite(reported["sqnr"])
     assert CliRunner().invoke(app, ["blame", said[0]]).exit_code == 1
+
+
+def test_labels_give_a_metric_beside_the_decibels():
+    """Of the float and of the quantized model, on the rows that are measured, as the command's --labels."""
+    with torch.no_grad():
+        exact = MODEL(X)
+    given = micronpu.Verification(data=X, labels=exact.argmax(1).numpy(), metric="top1")
+    found = micronpu.blame(MODEL, given, TARGET)
+    assert found.metric is not None and found.metric.labelled
+    assert (found.metric.name, found.metric.float_model) == ("top1", 1.0)
+    assert found.summary.startswith(f"top1 {found.metric.quantized:.4g}") and "dB at the output" in found.summary
+    wrong = micronpu.Verification(data=X, labels=(exact.argmax(1).numpy() + 1) % 3, metric="top1")
+    assert micronpu.blame(MODEL, wrong, TARGET).metric.float_model == 0.0
+    with pytest.raises(MicroNpuError, match="23 labels and 24"):
+        micronpu.blame(MODEL, micronpu.Verification(data=X, labels=np.zeros(23, int), metric="top1"), TARGET)

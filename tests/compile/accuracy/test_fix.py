@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -153,7 +154,14 @@ def test_a_small_budget_ends_it_and_the_command_writes_what_compile_takes(tmp_pa
     assert small.exit_code == 0, small.output
     assert "0 fixes tried" in small.output and "gain on the rows" not in small.output
     assert "The time limit was too short for: ranges by results and bias correction, " in " ".join(small.output.split())
+    assert re.search(
+        r"of which the first takes until (\d+) s. Try: --time-limit \d+, budget=", " ".join(small.output.split())
+    )
     assert not list(tmp_path.glob("*.toml"))
+    np.save(y := tmp_path / "y.npy", np.arange(48) % 3)
+    small = CliRunner().invoke(app, ["fix", *said, "--budget", "0.001", "-o", str(tmp_path), "--labels", str(y)])
+    assert small.exit_code == 0, small.output
+    assert "top1: on the rows that judge, in float 0." in " ".join(small.output.split())
     done = CliRunner().invoke(app, ["fix", *said, "--quantization", "per_channel=false", "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
     files = sorted(tmp_path.glob("net.quantization-*.toml"))

@@ -100,6 +100,11 @@ class Sleeper(nn.Module):
         return x
 
 def slow(): return Sleeper().eval(), (torch.zeros(1, 3, 8, 8),)
+
+def broken():
+    import os, sys
+    print("out of luck", flush=True)
+    os.abort()
 """
 )
 
@@ -113,3 +118,11 @@ def test_a_row_that_takes_too_long_says_so(tmp_path: Path) -> None:
     assert all("not compiled within 0.5 s. Try: --timeout 1" in row["blocks"] for row in rows)
     for wrong in ("0", "-1", "nan", "inf"):
         assert CliRunner().invoke(app, [*command, "--timeout", wrong]).exit_code == 1
+
+
+def test_a_row_says_how_its_process_ended_and_the_next_one_gets_another(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(SLOW)
+    command = ["compare", f"{tmp_path / 'net.py'}:broken", "-t", "cortex-m33,cortex-m55", "--jobs", "1", "--json"]
+    rows = json.loads(CliRunner().invoke(app, command).stdout)["candidates"]
+    said = 'The process that compiled it crashed with SIGABRT. Its last words: "out of luck".'
+    assert [row["blocks"] for row in rows] == [said, said]

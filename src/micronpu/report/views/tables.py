@@ -232,17 +232,23 @@ def fixes_view(fixes: Fixes) -> RenderableType:
     tried = plain_table("tried", "gain on the rows to choose by", "")
     for attempt in fixes.attempts:
         tried.add_row(*map(Text, (attempt.name, str(attempt.gain), "kept" if attempt.kept else "")))
-    numbers = ("SQNR", "cycles", ".pte bytes")
-    table = plain_table("", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", numbers=numbers)
+    metric = fixes.choices[0].metric
+    columns = () if metric is None else (metric.name,)
+    numbers = ("SQNR", "cycles", ".pte bytes", *columns)
+    table = plain_table(
+        "", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", *columns, numbers=numbers
+    )
     for number, choice in enumerate(fixes.choices):
         mark = f"{number} *" if choice.best else str(number)
         cycles = f"{choice.cycles:,}" if choice.cycles is not None else NOTHING
         gain = str(choice.gain) if choice.gain is not None else NOTHING
-        cells = (mark, choice.name, _ratio(choice.sqnr), gain, cycles, f"{choice.bytes:,}")
+        own = () if choice.metric is None else (f"{choice.metric.quantized:.4g}",)
+        cells = (mark, choice.name, _ratio(choice.sqnr), gain, cycles, f"{choice.bytes:,}", *own)
         table.add_row(*(Text(cell, style="bold" if choice.best else "") for cell in cells))
     note = Text(
         "* nothing else is as near to float for as few cycles and bytes; SQNR: of all rows together; gain: mean of the "
-        "rows' own; cycles: of NPU and core; with int16, corrections that did not help alone are taken too",
+        "rows' own; cycles: of NPU and core; with int16, corrections that did not help alone are taken too"
+        + ("" if metric is None else f"; {metric.name}: on the rows that judge, in float {metric.float_model:.4g}"),
         style="dim",
     )
     return Group(Text(fixes.summary, style="bold"), "", *((tried, "") if fixes.attempts else ()), table, note)
