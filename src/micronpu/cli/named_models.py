@@ -16,7 +16,7 @@ from micronpu.base.errors import ErrorsAs, ModelError, first_line
 
 OTHER_TORCH = (
     "torch and torchvision from one index: pip install --force-reinstall torchvision --index-url "
-    "https://download.pytorch.org/whl/cpu for a torch with +cpu in its version, or both anew, from PyPI"
+    "https://download.pytorch.org/whl/cpu for a torch with +cpu in its version, or both again, from PyPI"
 )
 OF_TORCHVISION = "operator torchvision::"
 """Text in the error of a torchvision that was built for another torch."""
