@@ -126,8 +126,8 @@ def evaluate(
         labels: an array with an entry per sample, numbers or labels of the model's file; or fewer, if each is for as
             many successive samples and ``metric`` is a function. For a model with states one per call, or one per
             sequence, for its last call.
-        metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
-            returns a number, larger is better; default with labels: "top1".
+        metric: "top1", "auc", "f1", "iou", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)``
+            that returns a number, larger is better; default with labels: "top1".
         quantized: the quantized model, ``program.quantized``, to evaluate as well.
         output: index of the output to evaluate.
         method: which of several methods the model is; default: "forward", or that of ``program.methods[name]``.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""
 
-_CPU_SECONDS = 20.0
-"""CPU seconds between two lines of progress if the output is no terminal."""
+_SECONDS = 20.0
+"""Seconds between two lines of progress if the output is no terminal."""
 PLAIN_WIDTH = 120
 """Columns if the output is no terminal, so that tables are not cut in a file or a log."""
 
@@ -246,7 +246,7 @@ def progress() -> Iterator[ProgressCallback]:
     """Return a progress callback: a bar on a terminal, a line now and then without one, nothing with ``--quiet``."""
     console = errors()
     if _quiet or not console.is_terminal:
-        yield _log(console, math.inf if _quiet else _CPU_SECONDS)
+        yield _log(console, math.inf if _quiet else _SECONDS)
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -263,12 +263,12 @@ def progress() -> Iterator[ProgressCallback]:
 
 
 def _log(console: Console, interval: float) -> ProgressCallback:
-    """Return a progress callback that prints a line per interval in CPU seconds, the same lines on a busy machine."""
-    last = time.process_time()
+    """Return a progress callback that prints a line per interval in seconds."""
+    last = time.monotonic()
 
     def notify(name: str, part: float) -> None:
         nonlocal last
-        if (now := time.process_time()) - last >= interval:
+        if (now := time.monotonic()) - last >= interval:
             last = now
             say(f"{STEPS.get(name, name)}: {part:.0%}", to=console)
 

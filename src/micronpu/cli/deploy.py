@@ -116,8 +116,8 @@ def deploy(
         str | None,
         console.option(
             "FILE",
-            "Golden vectors: FILE.npz with an array per input in order, a row per vector; output_0 and so on may "
-            "follow, otherwise this machine computes them. FILE.npz:name,... picks arrays.",
+            "Golden vectors: FILE.npy, or FILE.npz with an array per input in order, a row per vector; output_0 and so "
+            "on may follow, otherwise this machine computes them. FILE.npz:name,... picks arrays.",
             default="numbers over the range of each input",
         ),
     ] = None,
@@ -179,6 +179,8 @@ def deploy(
         console.print_json(_as_json(done))
         return
     show_deployment(done, console.output())
+    if name is None and len(programs) == 1 and (own := c_name(programs[0])) != "model":
+        console.say(f"Its files and C functions are named model; --name {own} names them {own}.")
 
 
 def _names(programs: list[Path], given: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from micronpu.base.installed import VERSION
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
 from micronpu.base.timing import timed
-from micronpu.cli import console
+from micronpu.cli import console, hints
 from micronpu.cli.analysis import advise, blame, evaluate, fix
 from micronpu.cli.board import app as board_app
 from micronpu.cli.calibrate import calibrate
@@ -243,6 +244,10 @@ def compile_command(
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     console.say(f"Wrote {destination}: {program.report.summary()}.", "bold", to=out)
+    if deploy_to is None and destination.suffix != ".tflite":
+        line = ["micronpu", "deploy", str(destination), "-o", f"{destination.stem}-firmware"]
+        line += [] if find_target(target).chip is None else ["--for", target]
+        console.say(f"Next, the firmware folder: {shlex.join(line)}", to=out)
     if times is not None and profile is not None:
         show_times(times, profile, out)
 
@@ -377,6 +382,8 @@ def check(
     from micronpu.report.warnings import check_runs
 
     check_runs(report.warnings)
+    for line in hints.command_line("compile", context):
+        console.say(f"Next, time, memory and accuracy: {line}", to=reports.words)
     if require_full and report.left_over:
         raise typer.Exit(1)
 

@@ -156,8 +156,8 @@ MetricName = Annotated[
     str | None,
     console.option(
         "NAME",
-        "top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a number, of "
-        "which more is better.",
+        "top1, auc, f1, iou, mae, or file.py:function, of outputs and labels (and inputs), which returns a number: "
+        "more is better.",
         default="top1 where there are labels",
     ),
 ]
@@ -234,8 +234,6 @@ class Limits:
         is_bound = given.pop(ACCURACY, None) is not None
         if is_bound and self.labels is None:
             raise OptionError(f"{flag_of(ACCURACY)} needs labelled samples.", hint="--data DATA --labels FILE")
-        if self.labels is not None and self.metric is None and not is_bound:
-            raise OptionError("--labels is given without --metric.", hint="--metric top1")
         return Budgets(**given)  # type: ignore[arg-type]
 
     def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
@@ -249,8 +247,8 @@ class Limits:
         return replace(
             checks,
             data=None if self.data is None else load_calibration(self.data, loaded),
-            labels=None if self.metric is None and is_bound else load_labels(self.labels),
-            metric=load_metric(self.metric),
+            labels=load_labels(self.labels),
+            metric=load_metric(self.metric or (None if self.labels is None else "top1")),
         )
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:

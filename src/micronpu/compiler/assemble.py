@@ -244,8 +244,9 @@ def _judged(
     searched = () if frontier is None else frontier.warnings
     front = causes[:1] if causes[:1] and causes[0].rule == "int8-power" else ()
     memories = () if report.memory is None else report.memory.too_small
-    causes = (*front, *of_placement(report), *unproved, *memories, *searched, *causes[len(front) :])
-    report = replace(report, warnings=causes)
+    of_target = program.report.warnings
+    causes = (*front, *of_placement(report), *unproved, *memories, *searched, *of_target, *causes[len(front) :])
+    report = replace(report, warnings=tuple(dict.fromkeys(causes)))
     report = replace(report, tools=tool_versions())  # after the run, which imports packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)

@@ -234,4 +234,4 @@ def check_model(
     seen = (*known, *of_graph(quantized.module, exact, proposal=how.proposal))
     if made.report.in_float:
         seen = (*of_host(quantized.module, made.report.in_float), *seen)
-    return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *seen)))
+    return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *device.cautions(), *seen)))

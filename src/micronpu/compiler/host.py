@@ -13,7 +13,7 @@ from torch import nn
 
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
-from micronpu.chips import Chip
+from micronpu.chips import Chip, shipped_chips
 from micronpu.chips.core import CORES, InstructionSet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
@@ -173,6 +173,7 @@ def _report(
             *pattern_notes(device, partitioning.partitions, compiled),
         ),
         details=device.details(compiled),
+        warnings=device.cautions(),
         missing=_missing_figures(device, compiled, graphs, partitioning.report),
         latency=latency,
         bus=together(part.bus for part in called),
@@ -197,10 +198,14 @@ def _missing_figures(
     missing = {}
     if parts and (why := device.no_latency()):
         missing["time of the NPU"] = why
-    if graphs and device.core is not None and device.core.clock_mhz is None:
-        missing["time of the core"] = "the chip's file has no clock_mhz in [core]"
+    if graphs and device.beside is not None and device.core is not None and device.core.clock_mhz is None:
+        cycles = sum(cost.cycles for graph in graphs for cost in device.beside.costs(graph).values())
+        why = "the chip's file has no clock_mhz in [core]"
         if device.chip is None:
-            missing["time of the core"] = "a core without a chip has no clock"
+            known = (c for c in shipped_chips().values() if c.core == device.core.name and c.core_clock_mhz)
+            names = [chip.name for chip in known if chip.npu is None]
+            why = f"a core without a chip has no clock: {' and '.join(names) or 'a chip file'}, as the target, has one"
+        missing["time of the core"] = f"{cycles:,} cycles estimated, and {why}"
     if report.in_float and (device.chip is None or device.chip.core_clock_mhz is None):
         count = plural(len(report.in_float), "operator")
         missing["time of the host"] = f"{count} in portable float kernels on a core without a known clock"

@@ -57,6 +57,7 @@ from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Reduce
 from micronpu.transforms.sparsity.layers import keep_what_is_sparse
 from micronpu.verify.against_module import of_module
+from micronpu.verify.judge import check_metric
 from micronpu.verify.static_checks import of_data
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
@@ -205,6 +206,8 @@ def quantized_methods(
     sequences, data = list[list[Call]](), dict[str, CalibrationData]()
     if not ready and (train is None or reduced is not None):
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
+        for own in data.values():
+            check_metric(own.trial)
     alone = len(given) > 1 and isinstance(calibration, Mapping)
     made = {name: Quantized.of(own, data.get(name), quantizers[name], alone) for name, own in given.items()}
     made = {

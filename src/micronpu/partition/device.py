@@ -22,6 +22,7 @@ from micronpu.passes.rewrite import Choice, rewritten
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
 from micronpu.report.operations import BusTraffic, Cost, Latency, ResidentPrice
 from micronpu.report.verdict import Reason
+from micronpu.report.warnings import ReportWarning
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -309,6 +310,10 @@ class Device(ABC):
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """Return notes of the report about the finished parts and the tools that made them."""
+
+    def cautions(self) -> tuple[ReportWarning, ...]:
+        """Return warnings about the target that hold for any program."""
+        return ()
 
     def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """Return how the finished parts were made, for the full report."""

@@ -42,11 +42,11 @@ class Metric:
             return outputs
         if self.check is _check_binary:
             raise OptionError(f"The metric {self.name!r} needs labels.", hint="labels= of the held-out data")
-        return outputs.argmax(1) if outputs.ndim == 2 else outputs
+        return outputs.argmax(1) if outputs.ndim == 2 or self.check is _check_maps else outputs
 
     def missing(self, outputs: Array, labels: Array) -> tuple[int, ...]:
         """Return classes of the outputs that no label has."""
-        if not self.is_builtin or self.check is not _check_classes:
+        if not self.is_builtin or self.check not in (_check_classes, _check_maps):
             return ()
         return tuple(sorted(set(range(outputs.shape[1])) - set(np.unique(labels).tolist())))
 
@@ -95,21 +95,44 @@ def f1(predicted: Array, labels: Array, classes: int) -> float:
     return float(np.mean(found)) if found else math.nan
 
 
+def iou(predicted: Array, labels: Array, classes: int) -> float:
+    """Return intersection over union of the positions of a class, as the mean over the classes that occur."""
+    pairs = [(predicted == label, labels == label) for label in range(classes)]
+    return float(
+        np.mean([(found & true).sum() / (found | true).sum() for found, true in pairs if (found | true).any()])
+    )
+
+
+def _check_maps(outputs: Array, labels: Array) -> None:
+    wanted = (len(outputs), *outputs.shape[2:])
+    if outputs.ndim < 3 or labels.shape != wanted or labels.dtype.kind not in "iub":
+        raise ModelError(
+            f"The output has shape {list(outputs.shape)}, and the labels are {labels.dtype}{list(labels.shape)}; "
+            "expected are scores [N, classes, height, width], and a class number for each position.",
+            hint="labels [N, height, width] of integers, or a metric of your own, file.py:function",
+        )
+    _check_numbers(labels, outputs.shape[1])
+
+
 def _check_classes(outputs: Array, labels: Array) -> None:
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ModelError(
             f"The output has shape [N, {', '.join(map(str, outputs.shape[1:]))}], of which no class can be read.",
-            hint="an output [N, classes], --output for another one, or a metric of your own, file.py:function",
+            hint="the metric iou for a class at each position, or a metric of your own, file.py:function",
         )
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise ModelError(
             f"The labels are {labels.dtype}{list(labels.shape)}; class numbers, an integer for each row, are expected.",
             hint="labels.argmax(1) of one-hot labels, labels.astype(int)",
         )
+    _check_numbers(labels, outputs.shape[1])
+
+
+def _check_numbers(labels: Array, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= outputs.shape[1]:
+    if low < 0 or high >= classes:
         raise ModelError(
-            f"The labels go from {low} to {high}, but the output has {outputs.shape[1]} classes.",
+            f"The labels go from {low} to {high}, but the output has {classes} classes.",
             hint="classes numbered from 0, in the order of the model's output",
         )
 
@@ -145,6 +168,7 @@ _BUILTIN = (
     Metric("top1", lambda y, t, _: float(_right(y, t).mean()), _check_classes, right=_right),
     Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary),
     Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes),
+    Metric("iou", lambda y, t, _: iou(y.argmax(1), t, y.shape[1]), _check_maps),
     Metric("mae", lambda y, t, _: float(np.abs(y - t.reshape(y.shape)).mean()), _check_values, larger_is_better=False),
 )
 METRICS: dict[str, Metric] = {metric.name: replace(metric, is_builtin=True) for metric in _BUILTIN}

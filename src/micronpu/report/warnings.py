@@ -28,6 +28,8 @@ PRODUCTS_ON_CORE = "products-on-core"
 
 DOES_NOT_FIT = "does-not-fit"
 """Rule of the warning that a memory of the chip is too small."""
+NO_SILICON = "no-silicon"
+"""Rule of the warning that programs for the target run on this machine alone."""
 UNLIKE_MODULE = "unlike-module"
 """Rule of the warning that the exported program computes something else than the module."""
 
@@ -45,7 +47,7 @@ class ReportWarning:
         rule: its kind: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
             "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
             "uninformative-data", "undecided-budget", "no-kernel", "not-verified", "nothing-delegated",
-            "does-not-fit", "unlike-module" or "products-on-core"; see docs/accuracy.md.
+            "does-not-fit", "no-silicon", "unlike-module" or "products-on-core"; see docs/accuracy.md.
         what: the finding, a sentence or two.
         hint: what to try, as a clause.
         output: index of its output; None if it is not about a single one.

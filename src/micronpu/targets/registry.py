@@ -180,7 +180,8 @@ def find_target(name: str) -> Target:
     broken = "".join(f" {error.what}" for error in BROKEN.values())
     raise OptionError(
         f"There is no target {name!r}.{broken}",
-        hint=f"{', '.join(near) or 'the name of a chip'}; `micronpu targets` lists all, and a chip file will do, too",
+        hint=f"{', '.join(near) or 'the name of a chip'}; of another chip its core or NPU, such as cortex-m55 or "
+        "ethos-u55-128, or a chip file; `micronpu targets` lists all",
     )
 
 

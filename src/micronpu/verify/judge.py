@@ -341,6 +341,13 @@ def _limited(limits: Limits) -> Iterator[None]:
 # ---------------------------------------------------------------- the metric of the user's task
 
 
+def check_metric(trial: Trial) -> None:
+    """Raise `ModelError` if the metric cannot be computed from the float model's outputs, before quantization."""
+    if trial.metric is not None and trial.exact:
+        exact = list(itertools.chain.from_iterable(trial.exact))
+        metric_accuracy(trial.metric, exact, exact, trial)
+
+
 def metric_accuracy(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
     """Return the metric of the float and of the quantized model, from their results for each call of the trial."""
     one = metric.is_builtin

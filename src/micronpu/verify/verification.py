@@ -28,10 +28,10 @@ class Verification(HeldOut):
         data: separate samples or recordings for the evaluation, in the form of calibration data; all calibration data
             then calibrate.
         labels: of `data`, an entry for each sample, or for each call of a recording.
-        metric: metric of your task, computed on the evaluated samples: "top1", "auc", "f1", "mae", or a function
-            ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that returns a number, larger is better.  Outputs are
-            an array with a row for each sample, or a tuple of arrays for several outputs; without labels the float
-            model's outputs are the labels.
+        metric: metric of your task, computed on the evaluated samples: "top1", "auc", "f1", "iou", "mae", or a
+            function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that returns a number, larger is better.
+            Outputs are an array with a row for each sample, or a tuple of arrays for several outputs; without labels
+            the float model's outputs are the labels.
             Several methods have data, labels and metrics as dictionaries by method; one metric may be for all.
         budgets: limits of the program; missing one is an error.
         allow_missing_kernels: allow operators on the core without a portable kernel in ExecuTorch, for applications

@@ -52,7 +52,7 @@ def test_kept_and_missed():
 @pytest.mark.parametrize(
     ("budget", "target", "why"),
     [
-        ({"max_ms": 1}, "cortex-m55", "time of the core: a core without a chip has no clock"),
+        ({"max_ms": 1}, "cortex-m55", "cycles estimated, and a core without a chip has no clock: a chip file, as"),
         ({"min_sqnr": 1}, "cortex-m55", "the program was not compared with a float model"),
     ],
 )
@@ -128,7 +128,7 @@ def test_the_command_keeps_budgets(folder):
         (("--budget", "5"), "There is no budget '5'. Try: --budget NAME=LIMIT,... of ms, sram, flash, sqnr, top1, acc"),
         (("--budget", "accuracy=0.9"), "--budget accuracy needs labelled samples. Try: --data DATA --labels FILE"),
         (("--labels", "y.npy"), "--labels is given without --data."),
-        (("--data", "x.npy", "--labels", "y.npy"), "--labels is given without --metric. Try: --metric top1"),
+        (("--data", "x.npy", "--labels", "x.npy"), "The labels are float32"),
     ],
 )
 def test_the_command_refuses(folder, options, sentence):
@@ -141,9 +141,18 @@ def test_the_command_judges_on_data_of_the_user(folder):
     judged = ("--data", "x.npy", "--report-json", "r.json")
     code, said = run(*judged, "--metric", "m.py:near")
     assert code == 0 and "Accuracy on 8 held-out samples: near 0.9" in said, said
-    code, said = run(*judged, "--metric", "top1", "--labels", "y.npy")
+    code, said = run(*judged, "--labels", "y.npy")
     metric = DelegationReport.load("r.json").accuracy.metric
     assert code == 0 and metric.labelled and metric.missing == (1, 2, 3), said
+
+
+def test_labels_that_do_not_fit_are_refused_before_the_work(folder, monkeypatch):
+    def quantized(*_):
+        raise AssertionError("The model is quantized before its labels are checked.")
+
+    monkeypatch.setattr("micronpu.compiler.quantized._calibrated", quantized)
+    code, said = run("--data", "x.npy", "--labels", "y.npy", "--metric", "iou")
+    assert code == 1 and "The output has shape [8, 4], and" in said
 
 
 def test_budgets_in_python():

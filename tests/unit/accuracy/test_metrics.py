@@ -38,7 +38,28 @@ def test_mae_and_top1():
     assert METRICS["top1"].score(y, np.array([1, 1]), ()) == 0.5
 
 
+def test_iou_is_the_mean_over_the_classes_that_occur():
+    scores = np.array([[[[9, 1, 1]], [[0, 2, 2]], [[0, 0, 0]]]])  # classes 0, 1, 1
+    # class 0: 1 of 2 positions; class 1: 1 of 2; class 2 is nowhere
+    assert METRICS["iou"].score(scores, np.array([[[0, 1, 0]]]), ()) == pytest.approx((1 / 2 + 1 / 2) / 2)
+    labels = METRICS["iou"].labels_from(scores)
+    assert METRICS["iou"].score(scores, labels, ()) == 1.0 and METRICS["iou"].missing(scores, labels) == (2,)
+
+
 WRONG = {
+    "a map without classes": ("iou", np.zeros((2, 3)), np.zeros(2, int), "a class number for each position"),
+    "a map of another size": (
+        "iou",
+        np.zeros((2, 3, 4, 4)),
+        np.zeros((2, 1, 4, 4), int),
+        "int64[2, 1, 4, 4]; expected",
+    ),
+    "a position of no class": (
+        "iou",
+        np.zeros((1, 2, 1, 1)),
+        np.full((1, 1, 1), 2),
+        "from 2 to 2, but the output has 2",
+    ),
     "classes of a map": ("top1", np.zeros((2, 3, 4)), np.zeros(2, int), "of which no class can be read"),
     "float labels": ("top1", np.zeros((2, 3)), np.zeros(2), "class numbers, an integer for each row, are expected"),
     "one-hot labels": ("f1", np.zeros((2, 3)), np.zeros((2, 3), int), "class numbers"),
@@ -61,7 +82,7 @@ def test_labels_that_do_not_fit(name):
 def test_a_metric_of_ones_own():
     assert metric_of(lambda y, t: 2 * len(y)).score(np.zeros(3), np.zeros(3), ()) == 6.0
     assert metric_of(lambda y, t, x: x.sum()).score(np.zeros(3), np.zeros(3), (np.ones(4),)) == 4.0
-    with pytest.raises(OptionError, match=r"no metric 'top5'.*top1, auc, f1, mae"):
+    with pytest.raises(OptionError, match=r"no metric 'top5'.*top1, auc, f1, iou, mae"):
         metric_of("top5")
     with pytest.raises(OptionError, match="takes 1 arguments"):
         metric_of(lambda y: 1.0)

@@ -37,9 +37,9 @@ def test_a_reader_that_goes_away_stops_no_writing(tmp_path: Path) -> None:
 def test_long_work_shows_lines_without_a_terminal(
     quiet: bool, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line for each twenty CPU seconds, on standard error; a short command prints none."""
+    """One line for each twenty seconds, on standard error; a short command prints none."""
     clock = [100.0]
-    monkeypatch.setattr("time.process_time", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(console, "_quiet", quiet)
     with console.progress() as notify:
         for name, part, clock[0] in (

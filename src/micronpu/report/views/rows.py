@@ -52,9 +52,10 @@ class TableRow:
 
 
 def partition_rows(report: DelegationReport) -> dict[int, list[TableRow]]:
-    """Return the rows of every partition by its number: NPU operations, or the model's operators before compilation."""
+    """Return the rows of every partition by its number: operations of the NPU or of a core without one, or the model's
+    operators before compilation."""
     rows: dict[int, list[TableRow]] = {}
-    for operation in report.operations:
+    for operation in report.operations if report.has_npu else report.core_operations:
         row = _row(operation, operation.name, operation.attributes)
         rows.setdefault(operation.partition, []).append(replace(row, cost=operation.cost))
     for verdict in report.verdicts if not rows else ():
@@ -185,8 +186,8 @@ def weight(row: TableRow, costs: bool) -> int:
 
 
 def kind_of_rows(report: DelegationReport) -> str:
-    """Return the kind of the rows: "NPU operation" or "operator"."""
-    return "NPU operation" if report.operations else "operator"
+    """Return the kind of the rows: "NPU operation", "kernel" or "operator"."""
+    return "NPU operation" if report.operations else "kernel" if report.core_operations else "operator"
 
 
 def macs_text(macs: int) -> str:
@@ -221,6 +222,9 @@ def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", 
     if total_cycles(rows):
         found += ["bound by: the bottleneck"] * ("bound by" in columns)
         found += ["use: MAC utilisation"] * ("use" in columns)
+        found += [f"{NOTHING}: no cycles of its own, part of an operation beside it"] * any(
+            row.cost is None or not row.cost.cycles for row in rows
+        )
         found += ["MACs: as computed here, padding included"] * ("MACs" in columns)
     if any(row.title.split(" ")[0] == "table" for row in rows):
         found.append("table: an elementwise function, looked up")

@@ -53,7 +53,8 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
     parts = [*_headline(report), *_next(report)]
     partitions = partition_rows(report)
     for number, rows in partitions.items():
-        parts += ["", *_partition(number, rows, kind_of_rows(report), top, every)]
+        name = f"Partition {number}" if report.has_npu else f"Part {number} on the core"
+        parts += ["", *_partition(name, rows, kind_of_rows(report), top, every)]
     tables = [part for part in parts if isinstance(part, _Partition)]
     parts.append(_Words([row for rows in partitions.values() for row in rows], tables))
     if report.host:
@@ -125,9 +126,9 @@ def program_view(
     return Group(report_view(report, top, every), "", times)
 
 
-def _partition(number: int, rows: list[TableRow], kind: str, top: int | None, every: bool) -> list[RenderableType]:
+def _partition(name: str, rows: list[TableRow], kind: str, top: int | None, every: bool) -> list[RenderableType]:
     """Return the table, and a note on what it leaves out."""
-    title = f"Partition {number}: {totals(rows, kind)}"
+    title = f"{name}: {totals(rows, kind)}"
     lines = rows if every else folded(rows)
     most = top if top is not None else TOP if len(lines) > WHOLE else len(lines)
     if every or most >= len(lines):
@@ -155,7 +156,8 @@ class _Partition:
         }
         if total_cycles(rows):
             texts = [cost_texts(row.cost) for row in rows]
-            columns |= {name: [text[i] for text in texts] for i, name in enumerate(_COSTS)}
+            costs = {name: [text[i] for text in texts] for i, name in enumerate(_COSTS)}
+            columns |= {name: cells for name, cells in costs.items() if set(cells) != {NOTHING}}
         columns["module"] = [row.module or NOTHING for row in rows]
         columns["source"] = [short_source(row.source) or NOTHING for row in rows]
         self._columns = columns

@@ -12,6 +12,7 @@ from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition, Policy
 from micronpu.report.operations import Latency
+from micronpu.report.warnings import NO_SILICON, NOTE, ReportWarning
 from micronpu.targets.cortexm.device import CortexMPart
 from micronpu.targets.neutron import BACKEND
 from micronpu.targets.neutron.compile import (
@@ -90,7 +91,7 @@ class NeutronDevice(Device):
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]
         is_reference = any(p.artifacts.kind == "reference" for p in own)
-        notes = [f"{REFERENCE_NOTE} {no_silicon(self.options.target_spec.chip)}".rstrip()] if is_reference else []
+        notes = [REFERENCE_NOTE] if is_reference else []
         for part in own:
             if part.artifacts.kind == "silicon":
                 notes.append(
@@ -100,6 +101,11 @@ class NeutronDevice(Device):
                 )
             notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
         return tuple(dict.fromkeys(notes))
+
+    def cautions(self) -> tuple[ReportWarning, ...]:
+        if not (what := no_silicon(self.options.target_spec.chip)):
+            return ()
+        return (ReportWarning(NOTE, NO_SILICON, what, "-t imxrt700, or a chip with an Ethos-U (`micronpu targets`)"),)
 
     def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]
