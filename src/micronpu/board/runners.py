@@ -19,7 +19,7 @@ from pathlib import Path
 from micronpu.base.errors import OptionError, first_line
 from micronpu.base.files import write_file
 from micronpu.base.parsing import parse_toml
-from micronpu.board.boards import find_board
+from micronpu.board.boards import boards, find_board
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
 from micronpu.host.build import cache_directory
@@ -122,7 +122,7 @@ def has_runner(board: str, format: str, family: str) -> bool:
 
 def find_runner(board: str, format: str, family: str = "") -> Runner:
     """Return the runner for a board, a model's format and an NPU generation."""
-    find_board(board)
+    own = find_board(board)
     for runner in package().runners:
         if (runner.board, runner.format, runner.family) == (board, format, family):
             return runner
@@ -131,6 +131,9 @@ def find_runner(board: str, format: str, family: str = "") -> Runner:
     other = f"{other}, or " if any((r.board, r.family) == (board, family) for r in package().runners) else ""
     other += f"{FIRMWARE}; or " if format == "pte" else ""
     npu = f" with an Ethos-{family.upper()}" if family else ""
+    if family and family not in own.families:
+        can = ", ".join(name for name, known in boards().items() if family in known.families)
+        raise OptionError(f"{board} has no Ethos-{family.upper()}, for which the program is.", hint=can)
     raise OptionError(
         f"Arm's package has no {_KINDS[format]} runner for {board}{npu}.",
         hint=f"{other}{', '.join(dict.fromkeys(there))}",

@@ -8,11 +8,10 @@ import functools
 import inspect
 import io
 import json
-import math
 import os
 import re
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -246,7 +245,8 @@ def progress() -> Iterator[ProgressCallback]:
     """Return a progress callback: a bar on a terminal, a line now and then without one, nothing with ``--quiet``."""
     console = errors()
     if _quiet or not console.is_terminal:
-        yield _log(console, math.inf if _quiet else _SECONDS)
+        with contextlib.nullcontext(lambda name, part: None) if _quiet else _log(console, _SECONDS) as notify:
+            yield notify
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -262,17 +262,29 @@ def progress() -> Iterator[ProgressCallback]:
         yield notify
 
 
-def _log(console: Console, interval: float) -> ProgressCallback:
-    """Return a progress callback that prints a line per interval in seconds."""
-    last = time.monotonic()
+@contextmanager
+def _log(console: Console, interval: float) -> Iterator[ProgressCallback]:
+    """Return a progress callback; the current step is printed once per interval in seconds, also if it is never called.
+
+    A thread prints: imports and calls of libraries take longer than the interval on a busy machine.
+    """
+    current, is_over = ["load", 0.0], threading.Event()
 
     def notify(name: str, part: float) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= interval:
-            last = now
-            say(f"{STEPS.get(name, name)}: {part:.0%}", to=console)
+        current[:] = name, part
 
-    return notify
+    def lines() -> None:
+        while not is_over.wait(interval):
+            name, part = current
+            say(f"{STEPS.get(str(name), name)}: {part:.0%}", to=console)
+
+    thread = threading.Thread(target=lines, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield notify
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import os
 import platform
 import re
 import shutil
@@ -241,6 +242,9 @@ def examine_build() -> Iterator[Dependency]:
     for name in PACKAGES:
         remedy = f"{missing.get(name, '')}, for `micronpu board build`"
         yield Dependency(name, shutil.which(name) or "", name not in missing, remedy, needed=False)
+    place = os.environ.get("executorch_DIR", "")  # noqa: SIM112 (CMake's name)
+    remedy = "the commands in a deployed folder's README, which build it once for each core, for `micronpu board build`"
+    yield Dependency("executorch_DIR", place, Path(place).is_dir() and bool(place), remedy, needed=False)
 
 
 def _examine_simulator() -> Iterator[Dependency]:

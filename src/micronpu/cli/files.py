@@ -377,7 +377,7 @@ def _no_calibration(model: Model) -> object:
     own = f", or a function `calibration` in {file.path}" if file is not None else ""
     raise ModelError(
         "A float model needs calibration data to choose the ranges of its quantized tensors.",
-        hint=f"--calibration inputs.npz, --calibration file.py:function{own}",
+        hint=f"--calibration inputs.npy (or .npz), --calibration file.py:function{own}",
     )
 
 

@@ -82,6 +82,10 @@ class Command(TyperCommand):
         ctx.meta[_ALL] = _ALL in args
         ctx.meta["--target"] = _target_of(args)
         ctx.allow_extra_args = True  # they are refused here, with what they may be
+        options = {name: option for option in self.get_params(ctx) for name in option.opts if name.startswith("-")}
+        for name, value in itertools.pairwise(args):
+            if name in options and not getattr(options[name], "is_flag", False) and value in options:
+                ctx.fail(f"Option '{name}' requires an argument, and '{value}' follows.")
         rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
         if rest and not ctx.resilient_parsing:
             known = [name for option in self.get_params(ctx) for name in option.opts]

@@ -114,6 +114,8 @@ def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorVal
     if wanted.dynamic and len(shape) == len(wanted.shape):
         fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
     scaled = "float" in dtype and "int" in wanted.dtype
+    if "int" in dtype and "float" in wanted.dtype:
+        convert += " of numbers as in training; integers with a scale are for a program of --io int8"
     if dtype != wanted.dtype or not fits:
         raise ModelError(
             f"{where} must be {signature_of(wanted)}, but {TensorSignature(dtype, shape)} was given.",
