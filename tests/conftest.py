@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Literal
@@ -46,6 +47,14 @@ def _as_tests_compile(module: ModuleType) -> None:
 # Whatever imports the module, and when: a test that runs alone compiles as it does among all others.
 if not AS_USERS:
     AfterImport({"micronpu.quantize.quantization": _as_tests_compile})
+
+
+def _without_progress(module: ModuleType) -> None:
+    """A busy machine would add lines of progress to the output of a command."""
+    module.SECONDS = threading.TIMEOUT_MAX  # type: ignore[attr-defined]
+
+
+AfterImport({"micronpu.cli.console": _without_progress})
 
 
 @pytest.fixture(autouse=True)

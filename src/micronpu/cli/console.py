@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""
 
-_SECONDS = 20.0
+SECONDS = 20.0
 """Seconds between two lines of progress if the output is no terminal."""
 PLAIN_WIDTH = 120
 """Columns if the output is no terminal, so that tables are not cut in a file or a log."""
@@ -245,7 +245,7 @@ def progress() -> Iterator[ProgressCallback]:
     """Return a progress callback: a bar on a terminal, a line now and then without one, nothing with ``--quiet``."""
     console = errors()
     if _quiet or not console.is_terminal:
-        with contextlib.nullcontext(lambda name, part: None) if _quiet else _log(console, _SECONDS) as notify:
+        with contextlib.nullcontext(lambda name, part: None) if _quiet else _log(console, SECONDS) as notify:
             yield notify
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn

@@ -71,6 +71,8 @@ def test_runners() -> None:
         find_runner("corstone310", "pte", "u55")
     with pytest.raises(OptionError, match=r"no ExecuTorch runner for mps2-an505\. Try: `micronpu deploy`"):
         find_runner("mps2-an505", "pte")
+    with pytest.raises(OptionError, match=r"mps2-an505 has no Ethos-U55, for which the program is\. Try: corstone300"):
+        find_runner("mps2-an505", "pte", "u55")
     with pytest.raises(OptionError, match="no LiteRT Micro runner for corstone320"):
         find_runner("corstone320", "tflite", "u85")
 

@@ -59,6 +59,18 @@ def test_help_is_the_same_inside_and_in_a_process():
     assert inside("compile", "--help").stdout == micronpu("compile", "--help").stdout
 
 
+def test_an_option_without_its_value_takes_no_other_option():
+    done = inside("deploy", "kws.pte", "--for", "-o", "folder")
+    assert done.exit_code == 2 and "Option '--for' requires an argument, and '-o' follows." in done.output
+
+
+def test_a_file_that_is_missing_is_refused_before_the_model_is_read(tmp_path):
+    for command, option in (("compile", "--calibration"), ("evaluate", "--data"), ("fix", "--data")):
+        program = [str(tmp_path / "a.pte")] if command == "evaluate" else ["-t", "imxrt700"]
+        done = inside(command, str(tmp_path / "net.py:net"), *program, option, str(tmp_path / "x.npz:x"))
+        assert done.exit_code == 1 and f"There is no file {tmp_path / 'x.npz'}. Try: check the path of" in done.output
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("arguments", [["--help"], ["targets"], ["--version"], ["run", "--help"]])
 def test_answers_without_heavy_libraries(arguments):

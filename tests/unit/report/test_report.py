@@ -498,7 +498,8 @@ def test_a_column_that_a_narrow_terminal_leaves_out_is_not_explained(width: int,
 
 def test_a_source_of_250_letters_loses_its_beginning_before_a_column_is_omitted() -> None:
     origin = Origin(("conv2d",), f"net.tflite:{'functional_' * 25}relu_7")
-    operations = (Operation(0, "conv2d", "conv2d", (1, 8), 10, origin, Cost(100, 100, {}, 64, 0.5)),)
+    cost = Cost(100, 100, {}, 64, 0.5, clock_mhz=100.0)
+    operations = (Operation(0, "conv2d", "conv2d", (1, 8), 10, origin, cost),)
     report = DelegationReport("chip", (Verdict("conv2d.default", origin, 0),), operations=operations)
     with (console := Console(width=120)).capture() as capture:
         console.print(report_view(report))

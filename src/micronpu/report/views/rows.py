@@ -222,7 +222,7 @@ def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", 
     if total_cycles(rows):
         found += ["bound by: the bottleneck"] * ("bound by" in columns)
         found += ["use: MAC utilisation"] * ("use" in columns)
-        found += [f"{NOTHING}: no cycles of its own, part of an operation beside it"] * any(
+        found += [f"{NOTHING}: free, or part of another operation"] * any(
             row.cost is None or not row.cost.cycles for row in rows
         )
         found += ["MACs: as computed here, padding included"] * ("MACs" in columns)

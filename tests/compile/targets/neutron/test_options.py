@@ -194,3 +194,13 @@ def test_options_that_do_not_change_the_reference_program():
     (plan,) = special.executorch_program.execution_plan
     specs = {s.key: bytes(s.value) for s in plan.delegates[0].compile_specs}
     assert specs["extra_flags"] == b'["--a", "--b=1"]' and specs["fetch_constants_to_sram"] == b"true"
+
+
+@pytest.mark.parametrize(("target", "rules"), [("mcxn947", ["no-silicon"]), ("imxrt700", [])])
+def test_a_chip_without_programs_for_silicon_is_named_in_what_to_do_next(target, rules):
+    model, examples = linear().eval(), (torch.randn(1, 8),)
+    checked = micronpu.check(model, examples, target).report
+    compiled = micronpu.compile(model, examples, target, calibration=batches(examples, 4), verify=False).report
+    for report in (checked, compiled):
+        assert [w.rule for w in report.warnings if w.rule == "no-silicon"] == rules
+        assert any("only reference programs" in step for step in report.next_steps) == bool(rules)
