@@ -245,11 +245,20 @@ def compile_command(
         show_deployment(program.deploy(deploy_to, target=target), out)
     console.say(f"Wrote {destination}: {program.report.summary()}.", "bold", to=out)
     if deploy_to is None and destination.suffix != ".tflite":
-        line = ["micronpu", "deploy", str(destination), "-o", f"{destination.stem}-firmware"]
-        line += [] if find_target(target).chip is None else ["--for", target]
-        console.say(f"Next, the firmware folder: {shlex.join(line)}", to=out)
+        _show_next(program, context, destination, out)
     if times is not None and profile is not None:
         show_times(times, profile, out)
+
+
+def _show_next(program: CompiledProgram, context: typer.Context, path: Path, out: Console) -> None:
+    """Print the command that writes the firmware folder, and the one that looks for faster models, if no hint does."""
+    target = context.params["target"]
+    line = ["micronpu", "deploy", str(path), "-o", f"{path.stem}-firmware"]
+    line += [] if find_target(target).chip is None else ["--for", target]
+    console.say(f"Next, the firmware folder: {shlex.join(line)}", to=out)
+    if "`micronpu advise`" not in str(program.report.next_steps):
+        for own in hints.command_line("advise", context):
+            console.say(f"Or, to make it faster: {own}", to=out)
 
 
 def _write(

@@ -349,10 +349,8 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
     costs = [o.cost for o in report.operations if o.cost is not None]
     starts = sum(c.cycles for c in costs if c.bound_by == "start") / max(sum(c.cycles for c in costs), 1)
     if starts > 1 / 2:
-        what = (
-            f"{100 * starts:.0f} % of the NPU's cycles are in operations bound by their start. Try: fewer and larger "
-        )
-        found.append((of_npu / 2, f"{what}operations, or `micronpu compare`, which compiles for other targets."))
+        what = f"{100 * starts:.0f} % of the NPU's cycles are in operations bound by their start."
+        found.append((of_npu / 2, f"{what} Try: fewer and larger operations; `micronpu advise` compiles alternatives."))
     for group in host_groups(report.host):
         hint = next((r.hint for r in group.verdicts[0].reasons if r.hint and r.rule != SEARCHED_FOR), "")
         if hint and not group.verdicts[0].core:
