@@ -12,6 +12,7 @@ own - exact is the layer's own error, total - own its inherited error.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError
@@ -348,12 +350,19 @@ class Subject:
     target: str
     options: Options | None
     asked: str = "blame"
-    labels: Any = None
+    labels: object = None
     metric: Metric | None = None
 
     @classmethod
     def of(
-        cls, asked: str, model: object, data: object, calibration: object, examples: Any, target: str, options: Any
+        cls,
+        asked: str,
+        model: nn.Module | ExportedProgram | str | os.PathLike[str],
+        data: object,
+        calibration: object,
+        examples: Sequence[object] | torch.Tensor | None,
+        target: str,
+        options: Options | None,
     ) -> Subject:
         """Return the arguments of `micronpu.blame` or `micronpu.fix`; data are inputs, or a `Verification` of them."""
         given = data if isinstance(data, Verification) else Verification(data=data)

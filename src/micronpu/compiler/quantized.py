@@ -206,8 +206,8 @@ def quantized_methods(
     sequences, data = list[list[Call]](), dict[str, CalibrationData]()
     if not ready and (train is None or reduced is not None):
         sequences, data = _data(given, calibration, held_out or HeldOut(), float_too)
-        for own in data.values():
-            check_metric(own.trial)
+        for known in data.values():
+            check_metric(known.trial)
     alone = len(given) > 1 and isinstance(calibration, Mapping)
     made = {name: Quantized.of(own, data.get(name), quantizers[name], alone) for name, own in given.items()}
     made = {
