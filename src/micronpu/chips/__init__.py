@@ -14,6 +14,7 @@ from micronpu.chips.chip import (
     load_chip,
     load_measured,
     shipped_chips,
+    with_clock,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "load_chip",
     "load_measured",
     "shipped_chips",
+    "with_clock",
 ]

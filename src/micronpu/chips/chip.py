@@ -312,6 +312,12 @@ def shipped_chips() -> Chips:
     return Chips(*(parse_chip(text, name) for name, text in _texts()))
 
 
+def with_clock(core: str) -> str:
+    """Return the names of the shipped chips without an NPU that have a core, and its clock, as "a and b"."""
+    chips = (chip for chip in shipped_chips().values() if chip.core == core and chip.core_clock_mhz)
+    return " and ".join(chip.name for chip in chips if chip.npu is None) or "a chip file"
+
+
 def text_of(chip: Chip) -> str:
     """Return the file of a chip of the package."""
     own = f'name = "{chip.name}"'  # also a core's, in the files of other chips

@@ -51,6 +51,8 @@ FOR = ("--for", "-t", "--target")
 """Names of the option for a program's board, in all commands."""
 WITHOUT_FOR = "what the .pte itself names: an NPU, of some families also its chip"
 """Default of that option."""
+_MANY_BYTES = 1 << 16
+"""Bytes of golden vectors above which their size is printed."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -179,6 +181,8 @@ def deploy(
         console.print_json(_as_json(done))
         return
     show_deployment(done, console.output())
+    if arrays is not None and (size := sum(array.nbytes for array in arrays.values())) > _MANY_BYTES:
+        console.say(f"The {done.vectors} golden vectors, {size:,} bytes, are linked into the self-test: a few rows do.")
     if name is None and len(programs) == 1 and (own := c_name(programs[0])) != "model":
         console.say(f"Its files and C functions are named model; --name {own} names them {own}.")
 

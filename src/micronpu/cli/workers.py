@@ -164,12 +164,14 @@ class _Member:
 
 def _what(name: str, measurements: str | None) -> str:
     """Return core, NPU, clocks, memory and boards of a target, from its chip file, and the number of assumed values."""
-    from micronpu.chips import ACTIVATIONS, load_chip
+    from micronpu.chips import ACTIVATIONS, load_chip, with_clock
+    from micronpu.chips.core import CORES
     from micronpu.targets.registry import find_target
 
     chip = find_target(name).chip
     if chip is None:
-        return "no chip: clocks and memories are not known"
+        known = f"; known of {with_clock(name)}" if name in CORES else ""
+        return f"no chip: clocks and memories are not known{known}"
     memory = chip.memory_for(ACTIVATIONS)
     parts = [_clocked(chip.core.title(), chip.core_clock_mhz)]
     if chip.npu is not None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
-from micronpu.chips import Chip, shipped_chips
+from micronpu.chips import Chip, with_clock
 from micronpu.chips.core import CORES, InstructionSet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
@@ -202,9 +202,7 @@ def _missing_figures(
         cycles = sum(cost.cycles for graph in graphs for cost in device.beside.costs(graph).values())
         why = "the chip's file has no clock_mhz in [core]"
         if device.chip is None:
-            known = (c for c in shipped_chips().values() if c.core == device.core.name and c.core_clock_mhz)
-            names = [chip.name for chip in known if chip.npu is None]
-            why = f"a core without a chip has no clock: {' and '.join(names) or 'a chip file'}, as the target, has one"
+            why = f"a core without a chip has no clock: {with_clock(device.core.name)}, as the target, has one"
         missing["time of the core"] = f"{cycles:,} cycles estimated, and {why}"
     if report.in_float and (device.chip is None or device.chip.core_clock_mhz is None):
         count = plural(len(report.in_float), "operator")

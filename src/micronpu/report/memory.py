@@ -215,6 +215,13 @@ class MemoryReport:
         return (*found, *map(str, self.too_small), *(f"{part}." for part in (*self.arenas, *self.inside)))
 
     @property
+    def peak(self) -> str:
+        """Return the arena or partition that takes most of the SRAM, with what is alive at its peak; "" if unknown."""
+        parts = [(arena.bytes, str(arena)) for arena in self.arenas if arena.tensors]
+        parts += [(max(partition.bytes), str(partition)) for partition in self.inside]
+        return max(parts, default=(0, ""))[1]
+
+    @property
     def too_small(self) -> tuple[ReportWarning, ...]:
         """Return a warning for each memory that is too small, with what to try."""
         over = [region for region in self.regions if region.over]

@@ -185,6 +185,8 @@ def test_the_memory_is_that_of_the_file(target):
         assert max(part.bytes) == part.bytes[part.peak_step] == memory.npu_sram
         assert len(part.steps) == len(part.bytes) and "test_figures.py" in part.steps[part.peak_step]
         assert sum(item.bytes for item in part.alive) > 0 and f"{part}." in program.report.figures
+    largest = max([a.bytes for a in memory.arenas if a.tensors] + [max(part.bytes) for part in memory.inside])
+    assert f"{largest:,} bytes" in memory.peak and f"SRAM: {memory.peak}." in " ".join(str(program.report).split())
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -65,6 +65,7 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
         groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host)
         parts += map(_host, groups)
     times = [text for text in report.times if not text.startswith("Energy")]
+    times += [f"SRAM: {report.memory.peak}."] if report.memory is not None and report.memory.peak else []
     figures, notes = (report.figures, report.all_remarks) if every else (times, report.remarks)
     if figures:
         parts.append("")
