@@ -382,14 +382,11 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
             held out, from `LEAST_RECORDINGS` on.
     """
     if wanted is None:
-        least, part = (
-            (LEAST_RECORDINGS, thresholds.RECORDING_PART) if are_recordings else (LEAST, thresholds.SAMPLE_PART)
-        )
-        wanted = (
-            min(thresholds.MOST_HELD_OUT, max(count // part, count - thresholds.ENOUGH_SAMPLES))
-            if count >= least
-            else 0
-        )
+        least, part = LEAST, thresholds.SAMPLE_PART
+        if are_recordings:
+            least, part = LEAST_RECORDINGS, thresholds.RECORDING_PART
+        most = max(count // part, count - thresholds.ENOUGH_SAMPLES)
+        wanted = min(thresholds.MOST_HELD_OUT, most) if count >= least else 0
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(

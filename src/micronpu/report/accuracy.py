@@ -96,9 +96,8 @@ class Comparison:
         agreeing = None
         if are_scores(wanted):
             agreeing = sum(bool((y.argmax(1) == x.argmax(1)).all()) for y, x in zip(found, wanted, strict=True))
-        return cls(
-            len(wanted), sqnr, largest, relative, agreeing, jackknife(decibels, *powers, independent=independent)
-        )
+        interval = jackknife(decibels, *powers, independent=independent)
+        return cls(len(wanted), sqnr, largest, relative, agreeing, interval)
 
     @property
     def agreement(self) -> float | None:
