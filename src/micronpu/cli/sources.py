@@ -56,11 +56,13 @@ class Pictures:
             others: value of another option that also gives inputs.
             option: name of that option.
         """
-        if others is not None and not (file := check_name(_parts(others)[0])).exists():
-            raise FileError(f"There is no file {file}.", hint=f"check the path of {option}")
         if self.images is None:
             if self.normalize is not None:
                 raise OptionError("--normalize is about pictures.", hint="--images DIR as well")
+            if others is not None and not (file := check_name(_parts(others)[0])).exists():
+                raise FileError(
+                    f"There is no file {file}.", hint="check the path; a .npy or .npz file, or file.py:function"
+                )
             return
         if others is not None:
             raise OptionError(f"--images and {option} are both typical inputs.", hint="one of the two")

@@ -462,7 +462,7 @@ COMMANDS = {
     "compile none.pt2": "There is no file none.pt2. Try: check the path.",
     "compile text.pt2": "text.pt2 is no program that torch can load: ",
     "compile m.py:net": "A float model needs calibration data to choose the ranges of its quantized tensors. Try: "
-    "--calibration inputs.npz, --calibration file.py:function, or a function `calibration` in m.py.",
+    "--calibration inputs.npy (or .npz), --calibration file.py:function, or a function `calibration` in m.py.",
     "compile own.py:net -t rt700": "There is no target 'rt700'. Try: imxrt700",
     "compile own.py:net -o no/net.pte": "no/net.pte cannot be written: the folder no does not exist. Try: mkdir -p no.",
     "compile own.py:net -o .": ". cannot be written: it is a folder. Try: a file in it, NAME.",

@@ -68,7 +68,9 @@ def test_a_file_that_is_missing_is_refused_before_the_model_is_read(tmp_path):
     for command, option in (("compile", "--calibration"), ("evaluate", "--data"), ("fix", "--data")):
         program = [str(tmp_path / "a.pte")] if command == "evaluate" else ["-t", "imxrt700"]
         done = inside(command, str(tmp_path / "net.py:net"), *program, option, str(tmp_path / "x.npz:x"))
-        assert done.exit_code == 1 and f"There is no file {tmp_path / 'x.npz'}. Try: check the path of" in done.output
+        assert (
+            done.exit_code == 1 and f"There is no file {tmp_path / 'x.npz'}. Try: check the path; a .npy" in done.output
+        )
 
 
 @pytest.mark.sweep
