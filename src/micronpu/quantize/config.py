@@ -20,7 +20,7 @@ from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
 from micronpu.quantize.observers import OBSERVERS, for_activations, for_weights
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, check_specs, with_spec
-from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, PERCENTILE, WEIGHT_BITS, WEIGHT_EPS
+from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, PERCENTILE, WEIGHT_BITS
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket
 
 SHARES = "shares"
@@ -264,7 +264,7 @@ class QuantizationConfig:
             quant_max=limit,
             qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
             observer=self.weight_observer,
-            eps=WEIGHT_EPS,
+            eps=ACTIVATION_EPS["int8"],
             ch_axis=axis if self.per_channel else None,
             of_weights=True,
             is_fake=self.is_qat,

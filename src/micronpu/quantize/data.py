@@ -376,7 +376,7 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
 
     Args:
         count: number of samples.
-        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH_SAMPLES`, at most `MOST_HELD_OUT`, if
+        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH_SAMPLES`, at most as many, if
             there are `LEAST` or more.
         are_recordings: the samples are recordings of many calls, so that fewer suffice for calibration: one in four is
             held out, from `LEAST_RECORDINGS` on.
@@ -385,8 +385,8 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
         least, part = LEAST, thresholds.SAMPLE_PART
         if are_recordings:
             least, part = LEAST_RECORDINGS, thresholds.RECORDING_PART
-        most = max(count // part, count - thresholds.ENOUGH_SAMPLES)
-        wanted = min(thresholds.MOST_HELD_OUT, most) if count >= least else 0
+        enough = thresholds.ENOUGH_SAMPLES
+        wanted = min(enough, max(count // part, count - enough)) if count >= least else 0
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
@@ -403,7 +403,7 @@ def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
     each = multiply_accumulates(exported.module) + thresholds.CALL_WORK
     ends = itertools.accumulate(map(len, recordings))
     fits = (each * calls <= thresholds.EVALUATION_WORK and size * calls <= thresholds.RESULT_BYTES for calls in ends)
-    return max(thresholds.FEWEST_EVALUATED, sum(fits))
+    return max(thresholds.SEVERAL, sum(fits))
 
 
 def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:

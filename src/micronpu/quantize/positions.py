@@ -26,7 +26,7 @@ from micronpu.ir.types import DType
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
 from micronpu.ops.softmax import HIDDEN, MASKED
 from micronpu.ops.truths import TRUTH
-from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
+from micronpu.quantize.thresholds import MOST_FOLDED, TABLE_COMPUTED, TABLE_POSITIONS, TABLE_TRIES
 from micronpu.quantize.writer import GraphWriter, switchable
 from micronpu.upstream.torch import OpOverload, schema_of
 
@@ -188,7 +188,7 @@ class _Tables:
             return False
         changed = False
         for end, (axis, table) in rows.items():
-            if table.numel() <= TABLE_ELEMENTS:
+            if table.numel() <= MOST_FOLDED:
                 self._write(end, axis, table)
                 changed = True
         return changed

@@ -48,7 +48,7 @@ from micronpu.quantize.nodes import folded_batch_norm, moves, power_of, set_para
 from micronpu.quantize.observers import MovingAverageObserver
 from micronpu.quantize.post_training import add_buffer
 from micronpu.quantize.running import Row
-from micronpu.quantize.thresholds import SMALLEST_GAMMA, UNKNOWN_LSB
+from micronpu.quantize.thresholds import NOTHING, SMALLEST_GAMMA
 from micronpu.upstream.torch import schema_of
 from micronpu.upstream.torchao import note_mode
 
@@ -300,7 +300,7 @@ def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, po
     """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-        step: object = UNKNOWN_LSB if observer is None else observer.scale
+        step: object = NOTHING if observer is None else observer.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
         result: torch.Tensor = function(near, *arguments)

@@ -152,7 +152,7 @@ def _layers(prepared: GraphModule) -> Iterator[tuple[Node, torch.nn.Module]]:
 def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
     """Return the number of samples that suffices for the second moments of the layers' operands."""
     # A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
-    wanted, macs = at.CORRECTION_SAMPLES, 0
+    wanted, macs = at.ENOUGH_SAMPLES, 0
     for layer in layers:
         weight, result = _weight(prepared, layer), layer.meta.get("val")
         if isinstance(result, torch.Tensor):
@@ -160,7 +160,7 @@ def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
             macs += positions * weight.numel()
             if taps <= at.WIDEST:
                 wanted = max(wanted, -(-at.ENOUGH_POSITIONS * taps // min(positions, at.MOST_POSITIONS)))
-    return max(at.CORRECTION_SAMPLES, min(wanted, at.CORRECTION_WORK // max(macs, 1)))
+    return max(at.ENOUGH_SAMPLES, min(wanted, at.CORRECTION_WORK // max(macs, 1)))
 
 
 def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
@@ -528,7 +528,7 @@ def _write_first(
     new: dict[Any, Node] = {x: made}
     for node, weight in known.items():
         weight = weight / factors
-        step = weight.abs().amax(1, keepdim=True).clamp(min=at.WEIGHT_EPS) / 127
+        step = weight.abs().amax(1, keepdim=True).clamp(min=at.ACTIVATION_EPS["int8"]) / 127
         first = ((weight / step).round() * step).float().double() if has_parts else weight
         parts = [first, at.SECOND_PART * (weight - first)][: 1 + has_parts]
         new[node] = write.constant(torch.cat(parts, 1).float().numpy())

@@ -38,7 +38,7 @@ from micronpu.quantize.running import (
     noise,
     side_by_side,
 )
-from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN
+from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN, SEVERAL
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
@@ -115,7 +115,7 @@ def _without(names: set[str], module: GraphModule, trial: Trial) -> float:
     before = set(reachable(nodes, attrgetter("all_input_nodes")))
     reference = DequantizedReference(module)
     rounding = {layer.quantize: layer.edge.rounded for layer in reference.layers if layer.quantize not in before}
-    rows, exact = trial.rows_of_all[: thresholds.BLAME_SAMPLES], list(chain.from_iterable(trial.exact))
+    rows, exact = trial.rows_of_all[:SEVERAL], list(chain.from_iterable(trial.exact))
     with torch.no_grad(), quiet(), one_thread():
         found = [reference.outputs(reference.exact(row, rounding)) for row in rows]
     return Fidelity.of([float_leaves(row) for row in exact[: len(rows)]], found).worst
@@ -242,7 +242,7 @@ def _constant(number: int, search: _Search) -> ReportWarning | None:
     # Else the data are to blame.
     differ = any(not x.equal(y) for row in others for x, y in zip(row, first, strict=True))
     is_same = bool(values[0].any()) and all(map(values[0].equal, values[1:]))
-    if len(values) < thresholds.FEWEST_RANGED or not differ or not is_same:
+    if len(values) < SEVERAL or not differ or not is_same:
         return None
     what = f"Output {number} of the float model is the same for all {len(values)} samples: its accuracy and interval "
     what += "are those of this one result."
@@ -305,7 +305,7 @@ class _Search:
             own = zip(*(self._totals[i] for i in calls), strict=True)
             return max((sum(n for _, n in column) / whole for column, whole in zip(own, sums, strict=True)), default=0)
 
-        return sorted(found, key=share, reverse=True)[: 1 if self.trial.has_states else thresholds.BLAME_SAMPLES]
+        return sorted(found, key=share, reverse=True)[: 1 if self.trial.has_states else SEVERAL]
 
     @cached_property
     def _calls(self) -> list[int]:
@@ -334,7 +334,7 @@ class _Search:
         seen, tried = self.trial.seen, min(len(self._rows), EXAMINED_AGAIN // 2)
         most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * self.trial.macs) - tried
         is_looped = any(loops_of(self.module))  # the steps of a loop are not rounded one by one
-        if self.trial.has_states or not self._in_float or min(len(seen), most) < thresholds.FEWEST_RANGED or is_looped:
+        if self.trial.has_states or not self._in_float or min(len(seen), most) < SEVERAL or is_looped:
             return None
         with torch.no_grad(), quiet(), one_thread():
             return beside_own_qparams(
@@ -376,7 +376,7 @@ class _Search:
         # named.
         self._measure()
         count = min(
-            thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.trial.macs * len(self._calls), 1))
+            thresholds.MOST_ORDERED, max(2, thresholds.BLAME_WORK // max(self.trial.macs * len(self._calls), 1))
         )
         tried = list(self._ratios)
         if self.trial.has_states:

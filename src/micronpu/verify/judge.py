@@ -36,6 +36,7 @@ from micronpu.quantize.data import Recording, Trial
 from micronpu.quantize.nodes import moves
 from micronpu.quantize.observing import Extremes
 from micronpu.quantize.running import Row, float_leaves, noise, run_recordings
+from micronpu.quantize.thresholds import SEVERAL
 from micronpu.report.accuracy import (
     Comparison,
     MetricAccuracy,
@@ -247,8 +248,8 @@ def _on_other_data(against: Comparison) -> Comparison:
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
-    powers = np.zeros((at.QUARTERS + 1, 2))  # the last row for short recordings
-    calls = [call * at.QUARTERS // n if n >= at.QUARTERS else at.QUARTERS for n in lengths for call in range(n)]
+    powers = np.zeros((4 + 1, 2))  # the last row for short recordings
+    calls = [call * 4 // n if n >= 4 else 4 for n in lengths for call in range(n)]
     for quarter, y, x in zip(calls, found, wanted, strict=True):
         known = np.isfinite(x)
         powers[quarter] += np.square(x[known]).sum(), np.square(y[known] - x[known]).sum()
@@ -390,7 +391,7 @@ def _bootstrapped(
     metric: Metric, outputs: object, labels: object, inputs: tuple[Array, ...], lengths: Sequence[int]
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of a metric by resampling samples or recordings; None if few, or if the metric fails."""
-    if len(lengths) < at.FEWEST_RESAMPLED:
+    if len(lengths) < SEVERAL:
         return None
     random, ends = np.random.default_rng(0), np.cumsum(lengths)
     calls = [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]

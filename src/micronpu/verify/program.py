@@ -30,7 +30,7 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.running import Eager, Row, tensors_of
-from micronpu.quantize.thresholds import CALL_WORK
+from micronpu.quantize.thresholds import CALL_WORK, ON_STEP
 from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
@@ -408,7 +408,7 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
         if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in at.ROUNDED:
             return result
         exact = values[source].double() / edge.qparams.scale[0]
-        rounded = (exact - exact.round()).abs() > at.EXACT
+        rounded = (exact - exact.round()).abs() > ON_STEP
         most = at.ROUNDED[result.dtype]
         moves = rounded & (torch.rand(result.shape, generator=random) < share)
         steps = torch.randint(-most, most + 1, result.shape, generator=random) * moves

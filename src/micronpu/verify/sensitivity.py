@@ -33,10 +33,10 @@ from micronpu.quantize.running import (
     rounding_to,
     run_recordings,
 )
-from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
+from micronpu.quantize.thresholds import ACTIVATION_EPS, BATCH, FAR_GAP, SEVERAL, STEPS_INT8
 from micronpu.report.accuracy import are_probabilities, decibels
 from micronpu.report.delegation import DelegationReport
-from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, UP
+from micronpu.verify.thresholds import DOWN, MOST_ORDERED, SATURATED, UP
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class Sensitivity:
         if self._dequantized.initial:
             self._alone |= {node: self._noise({node: self._own[node]}) for node in nodes}
             return
-        for start in range(0, len(nodes), AT_ONCE):
-            some = nodes[start : start + AT_ONCE]
+        for start in range(0, len(nodes), BATCH):
+            some = nodes[start : start + BATCH]
             found: dict[Node, list[list[torch.Tensor]]] = {node: [] for node in some}
             for row in itertools.chain.from_iterable(self._sequences):
                 exact = self._dequantized.exact(row)

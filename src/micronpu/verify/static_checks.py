@@ -27,6 +27,7 @@ from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.quantize.data import of_recording
 from micronpu.quantize.nodes import moves, rule_of
 from micronpu.quantize.running import Row
+from micronpu.quantize.thresholds import SEVERAL
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import SEARCHED_FOR, Verdict
@@ -56,7 +57,7 @@ def of_data(
     if not found and calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
         what = "The ranges were chosen with one calibration row: what is larger in other inputs is clipped."
         found.append(ReportWarning(NOTE, "one-row", what, "some dozens of typical inputs"))
-    if len(rows) >= thresholds.FEATURE_SAMPLES:
+    if len(rows) >= SEVERAL:
         found += [
             warning
             for name, values in zip(names, zip(*rows, strict=True), strict=True)
@@ -290,7 +291,7 @@ def _small_operands(view: program.ProgramView, node: Node, proposal: str) -> Rep
 
 def _is_power(node: Node) -> bool:
     """Return True if a value is a square, or a sum of squares."""
-    for _ in range(thresholds.POWER_DEPTH):
+    while True:
         if program.is_conversion(node):
             (node,) = node.all_input_nodes[:1]
             continue
@@ -304,7 +305,6 @@ def _is_power(node: Node) -> bool:
         if not keeps or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]
-    return False
 
 
 # ---------------------------------------------------------------- outputs

@@ -146,7 +146,7 @@ def distance_of(score: Value) -> frozenset[Value]:
 
 def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> None:
     """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
-    for _ in range(at.LINEAR_DEPTH):
+    while True:
         observer = places.get(value)
         if isinstance(observer, RangeObserver):
             observer.add_thresholds(thresholds)
@@ -463,9 +463,9 @@ def _hides(value: Value, rules: Rules) -> bool:
 
 
 def _addends(value: Value) -> Iterable[Value]:
-    """Return a value, and the addends of it through at most `ADDENDS_DEPTH` operators that only add or move."""
+    """Return a value, and the addends of it through operators that only add or move."""
     found, last = {value: None}, [value]
-    for _ in range(at.ADDENDS_DEPTH):
+    while last:
         operands = [v for adds in last if adds.form is Form.SUM or adds.moves for v in adds.operands]
         last = [operand for operand in dict.fromkeys(operands) if operand not in found]
         found.update(dict.fromkeys(last))
