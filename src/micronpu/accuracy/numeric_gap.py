@@ -15,7 +15,7 @@ import torch
 from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
 
 from micronpu.base.errors import OptionError
-from micronpu.frontend.graphs import GraphModule, Node
+from micronpu.frontend.graphs import GraphModule, Node, findings
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import Edge, ProgramView, is_conversion, quantizes_of, static_shape
 from micronpu.report.accuracy import decibels
@@ -106,12 +106,13 @@ def _check_recorded(values: Iterable[object]) -> None:
 
 def _edges(graph: GraphModule) -> dict[int, Edge]:
     """Return the qparams of the quantized result of an operator, by its debug handle."""
-    view, found = ProgramView(graph), dict[int, Edge]()
-    for node in graph.graph.nodes:
-        edge = next(filter(None, map(view.edge, quantizes_of(node))), None) or view.edge(node)
-        if edge is not None and "debug_handle" in node.meta:
-            found[node.meta["debug_handle"]] = edge
-    return found
+    view = ProgramView(graph)
+
+    def edge(node: Node) -> Edge | None:
+        return next(filter(None, map(view.edge, quantizes_of(node))), None) or view.edge(node)
+
+    known = findings(graph, edge)
+    return {node.meta["debug_handle"]: found for node, found in known.items() if "debug_handle" in node.meta}
 
 
 def _images(graph: GraphModule) -> dict[int, tuple[int, ...]]:

@@ -12,6 +12,7 @@ own - exact is the layer's own error, total - own its inherited error.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,11 +151,11 @@ class SideBySide:
         self.signal = self.noise = 0.0
         self.rows = 0
         self.results: list[tuple[Row, Row]] = []
-        self._steps = {n: function_of(converted, n) for n in converted.graph.nodes if n.op != "placeholder"}
+        self._step = functools.cache(functools.partial(function_of, converted))
         self._float = float_run(prepared)
-        self._run = Run(converted, self._steps.__getitem__, wanted=converted.graph.nodes)
+        self._run = Run(converted, self._step, wanted=converted.graph.nodes)
         with torch.no_grad():
-            self._fixed = Run(converted, self._steps.__getitem__, wanted=self._constant).values()
+            self._fixed = Run(converted, self._step, wanted=self._constant).values()
 
     def add(self, row: Row) -> None:
         """Run one sample through both; add the errors of each layer, and its contribution to the output."""
@@ -188,7 +189,7 @@ class SideBySide:
             added.append((layer, alone - wanted + rounding))
             layer.add(wanted, layer.edge.dequantized(total[node]), result, alone - wanted, rounding)
             layer.count_clipped(before)
-            return self._steps[node]({n: own[n] for n in node.all_input_nodes} | {layer.result: wanted})
+            return self._step(node)({n: own[n] for n in node.all_input_nodes} | {layer.result: wanted})
 
         self._run.values(self._fixed, *row, behind=behind)
         return added
@@ -206,11 +207,11 @@ class SideBySide:
         values: dict[Node, object] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
-        result: torch.Tensor = self._steps[layer.first](values)
+        result: torch.Tensor = self._step(layer.first)(values)
         node = layer.first
         while node is not layer.result:
             (node,) = node.users
-            result = self._steps[node]({**self._fixed, node.all_input_nodes[0]: result})
+            result = self._step(node)({**self._fixed, node.all_input_nodes[0]: result})
         return result
 
     def _follow(

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from micronpu.frontend.graphs import GraphModule, Node, calls, operand
+from micronpu.frontend.graphs import GraphModule, Node, calls, nodes_where, operand
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.tensors import add_constant, attribute
@@ -144,7 +144,7 @@ class _Groups:
 
     def __init__(self, module: GraphModule) -> None:
         self._parent: dict[Node, Node] = {}
-        nodes = [n for n in module.graph.nodes if n.op != "get_attr"]
+        nodes = nodes_where(module, lambda n: n.op != "get_attr")
         derived = dict.fromkeys(n for n in nodes if overload_name(n) in CONCATENATIONS or _is_flatten(n))
         fixed = {other for node in nodes if node not in derived for other in self._join_operands(node)}
         self._fixed = {self._find(node) for node in fixed}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from micronpu.cli.deploy import FOR, ModelBuild, build_command, run_on_probe
 from micronpu.cli.options import Command
 
 if TYPE_CHECKING:
-    from micronpu.board.check import BoardOutcome
+    from micronpu.board.check import BoardOutcome, MachineOptions
     from micronpu.board.model import BoardModel
     from micronpu.board.npu import Npu, Run
     from micronpu.board.nsys import NsysBoard
@@ -235,7 +235,7 @@ def _run_model(
     data: bytes,
     board: str,
     vectors: str | None,
-    options: Any,
+    options: MachineOptions,
     *,
     method: str | None,
     show: bool,
@@ -325,7 +325,7 @@ def _run_firmware(
     board: str,
     data: list[str],
     dump: list[str],
-    options: Any,
+    options: MachineOptions,
     measurement: Path | None,
     *,
     trace: bool,

@@ -45,6 +45,7 @@ from micronpu.compiler.candidates import (
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import Compiled, host_part
 from micronpu.frontend.facts import SEARCHED
+from micronpu.frontend.graphs import nodes_where
 from micronpu.frontend.tensors import copied
 from micronpu.frontend.units import work_of
 from micronpu.partition.device import Device
@@ -424,9 +425,9 @@ class Search:
         """Return the cycles of a program by operator of the exported program."""
         assert tried.price is not None
         found = defaultdict[str, float](float)
-        for node in tried.module.graph.nodes:
-            if node.name in tried.price.operators:
-                found[exported_name(node, self.work)] += tried.price.operators[node.name]
+        cycles = tried.price.operators
+        for node in nodes_where(tried.module, lambda node: node.name in cycles):
+            found[exported_name(node, self.work)] += cycles[node.name]
         return found
 
     def on_core(self, best: Tried, most: float) -> Tried:

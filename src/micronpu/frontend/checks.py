@@ -291,7 +291,7 @@ def is_in_training(node: Node) -> bool:
 
 def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
     """Switch only the flags of dropouts and batch norms in an exported module."""
-    for node in model.graph.nodes:
+    for node in calls(model):
         if dropouts and is_dropout(node):
             _set_argument(node, "train", training)
         elif batch_norms and _is_batch_norm(node) and arguments(node)["running_mean"] is not None:

@@ -257,9 +257,8 @@ def _clean(module: GraphModule) -> None:
 
 def _is_plain(node: Node, *graphs: GraphModule) -> bool:
     """Return True if results are read one by one, and graphs have neither control flow nor attributes."""
-    nodes = [n for graph in graphs for n in graph.graph.nodes]
     return all(u.target is operator.getitem for u in node.users) and not any(
-        n.op in ("call_module", "get_attr") or flow_name(n) for n in nodes
+        nodes_where(graph, lambda n: n.op in ("call_module", "get_attr") or flow_name(n)) for graph in graphs
     )
 
 

@@ -439,7 +439,8 @@ class _RecurrencesByShape(TorchFunctionMode):
 def _written_constants(program: ExportedProgram) -> dict[str, str]:
     """Return the names of constants that a program writes, by the names of their inputs."""
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
-    shown = {node: node.name for node in program.graph.nodes if node.name in constants}
+    inputs = nodes_where(program, lambda node: node.name in constants)
+    shown: dict[object, str] = {node: node.name for node in inputs}
     found = {}
     for node in calls(program):
         if not node.args or node.args[0] not in shown:

@@ -228,11 +228,10 @@ def _is_qparam(node: Node) -> bool:
 
 
 def _convert(module: GraphModule) -> None:
-    for node in module.graph.nodes:
-        if not _is_qparam(node):
-            node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), _argument)
-            if "val" in node.meta:
-                node.meta["val"] = torch.fx.node.map_aggregate(node.meta["val"], _argument)
+    for node in nodes_where(module, lambda node: not _is_qparam(node)):
+        node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), _argument)
+        if "val" in node.meta:
+            node.meta["val"] = torch.fx.node.map_aggregate(node.meta["val"], _argument)
     module.recompile()
 
 

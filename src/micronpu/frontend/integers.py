@@ -12,7 +12,7 @@ from torch import nn
 from micronpu.base.errors import ModelError
 from micronpu.base.texts import affine
 from micronpu.frontend.facts import INTEGER_IO
-from micronpu.frontend.graphs import GraphModule, Node, map_arg, returned
+from micronpu.frontend.graphs import GraphModule, Node, findings, map_arg, nodes_where, returned
 from micronpu.frontend.importer import NodeArguments, clamp_behind, known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -312,9 +312,8 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
     result: they saturate only values that the clamp removes as well, so that the result is the same.
     """
     changed = False
-    for node in list(module.graph.nodes):
-        clamp = clamp_behind(node)
-        if clamp is None or not excludes(clamp) or excludes(node):
+    for node, clamp in findings(module, clamp_behind).items():
+        if not excludes(clamp) or excludes(node):
             continue
         if (edge := common_edge(map(Edge.of, clamp.users))) is not None:
             clamp.replace_input_with(node, _rounded(node, edge))
@@ -336,7 +335,7 @@ def keep_qparams(module: GraphModule) -> None:
     No result changes: the elements have these qparams already, or are rounded before they are moved instead of after.
     """
     constants = constant_nodes(module)
-    moving = dict.fromkeys(node for node in module.graph.nodes if node not in constants and _moves(node))
+    moving = dict.fromkeys(nodes_where(module, lambda node: node not in constants and _moves(node)))
     for node in reversed(moving):
         _round_before(node, constants)
     quantized = set[Node]()  # nodes all of whose readers quantize the result, or that of a clamp or movements behind it

@@ -156,9 +156,15 @@ def quantizes_of(node: Node) -> list[Node]:
     return [user for user in node.users if is_quantize(user)]
 
 
+def dequantizes_of(integers: Node) -> list[Node]:
+    """Return the readers of integers that dequantize them."""
+    return [user for user in integers.users if is_dequantize(user)]
+
+
 def readers_of(integers: Node) -> set[Node]:
     """Return what reads integers, or dequantizes of them."""
-    return {r for user in integers.users for r in (user.users if is_dequantize(user) else (user,))}
+    floats = dict.fromkeys(dequantizes_of(integers))
+    return {r for user in integers.users for r in (user.users if user in floats else (user,))}
 
 
 def substitute(node: Node, made: Node) -> None:

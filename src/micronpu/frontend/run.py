@@ -103,7 +103,7 @@ def _called(function: Callable[..., Any], args: Any, kwargs: Any, values: Known)
     return function(*given, **map_arg(kwargs, values.__getitem__)) if kwargs else function(*given)
 
 
-def _copying(function: Any, first: Any, *args: Any, **kwargs: Any) -> object:
+def _copying(function: Any, first: Any, *args: object, **kwargs: object) -> object:
     return function(first.clone() if isinstance(first, torch.Tensor) else first, *args, **kwargs)
 
 

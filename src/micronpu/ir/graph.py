@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from micronpu.base.errors import InternalError
 from micronpu.ir.op import Op, OutputQuantization
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import litert_padding
+
+Kind = TypeVar("Kind", bound=Op)
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,10 @@ class Graph:
         changed = len(kept) != len(self.nodes)
         self.nodes = kept[::-1]
         return changed
+
+    def of(self, *kinds: type[Kind]) -> list[tuple[Node, Kind]]:
+        """Return the nodes with an operator of these classes, and the operators."""
+        return [(node, node.op) for node in self.nodes if isinstance(node.op, kinds)]
 
     def rename(self) -> None:
         """Name tensors by the graph's structure alone, so that equal graphs serialize to equal bytes."""
@@ -351,8 +357,7 @@ def _verify_types(node: Node) -> None:
 
 
 def _verify_litert(graph: Graph) -> None:
-    read = {t for node in graph.nodes for t in node.inputs} | set(graph.outputs)
-    own = {t for node in graph.nodes for t in node.outputs}
+    read, own = graph.users().keys() | set(graph.outputs), set(graph.producers())
     for tensor in graph.outputs:
         if tensor not in own:
             raise InternalError(f"Graph output {tensor} is an input, a constant, or an output twice.")

@@ -360,9 +360,9 @@ def _litert_slice(emit: LiteRtEmitter, x: int, begin: tuple[int, ...], size: tup
 def rows_numbered(graph: Graph, indices: Tensor) -> int:
     """Number of rows of the smallest table that a tensor indexes; 1 if it indexes none."""
     tables = [
-        node.inputs[node.op.operand_names.index("table")].shape[0]
-        for node in graph.nodes
-        if isinstance(node.op, (GatherRows, ScatterRows)) and indices in node.inputs[:2]
+        node.inputs[op.operand_names.index("table")].shape[0]
+        for node, op in graph.of(GatherRows, ScatterRows)
+        if indices in node.inputs[:2]
     ]
     return min(tables, default=1)
 

@@ -138,7 +138,7 @@ class CompiledPartition:
 
 def constant_bytes(graph: Graph) -> dict[str, int]:
     """Return the bytes of weights and of tables in a graph."""
-    tables = sum(node.op.array.nbytes for node in graph.nodes if isinstance(node.op, LookupTable))
+    tables = sum(op.array.nbytes for _, op in graph.of(LookupTable))
     return {WEIGHTS: sum(t.type.bytes for t in graph.constants()), TABLES: tables}
 
 

@@ -32,6 +32,7 @@ from micronpu.frontend.program import (
     aten_overload,
     axes_in_memory,
     calls_into,
+    dequantizes_of,
     is_dequantize,
     is_getitem,
     overload_name,
@@ -209,7 +210,7 @@ def order_results(module: GraphModule, partitioning: Partitioning) -> None:
     """
     for partition in partitioning.partitions:
         for quantize in (q for d in partition.decisions for q in d.unit.quantizes):
-            readers = [n for n in quantize.users if is_dequantize(n)]
+            readers = dequantizes_of(quantize)
             if is_in_order(value_of(quantize)) or not readers:
                 continue
             with module.graph.inserting_after(quantize):

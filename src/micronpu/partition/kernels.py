@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from micronpu.frontend.graphs import Graph
+from micronpu.frontend.graphs import Graph, calls
 from micronpu.frontend.program import overload_of
 from micronpu.ops.reduction import VECTOR_NORMS
 from micronpu.upstream.executorch import core_operator
@@ -156,7 +156,7 @@ def decomposed(
     with as_exported():
         made = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
     # Mutations of temporary tensors become functions, which takes a second trace.
-    if any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in made.graph.nodes):
+    if any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in calls(made)):
         functional = torch.func.functionalize(made, remove="mutations")
         made = make_fx(functional, decomposition_table=table, tracing_mode="fake")(*examples)
     made.graph.eliminate_dead_code()

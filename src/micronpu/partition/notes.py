@@ -31,10 +31,8 @@ def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
     names = [
         node.origin.nodes[0]
         for graph in graphs
-        for node in graph.nodes
-        if isinstance(node.op, (Conv2d, DepthwiseConv2d, FullyConnected))
-        and node.origin.nodes
-        and _part_of_small_channels(node) >= _MANY_CHANNELS
+        for node, _ in graph.of(Conv2d, DepthwiseConv2d, FullyConnected)
+        if node.origin.nodes and _part_of_small_channels(node) >= _MANY_CHANNELS
     ]
     if not (names := list(dict.fromkeys(names))):
         return ()
@@ -65,10 +63,8 @@ def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
     long = [
         (node.origin.nodes[-1] if node.origin.nodes else node.output.name, node.output.shape[-1])
         for graph in graphs
-        for node in graph.nodes
-        if isinstance(node.op, Softmax)
-        and node.output.type.dtype is DType.INT8
-        and node.output.shape[-1] > _STEPS_OF_SOFTMAX
+        for node, _ in graph.of(Softmax)
+        if node.output.type.dtype is DType.INT8 and node.output.shape[-1] > _STEPS_OF_SOFTMAX
     ]
     return tuple(
         f"The softmax `{name}` has rows of {size:,} values in int8, with a scale of 1/256: an average value is less "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from micronpu.frontend.graphs import Graph, GraphModule, Node, map_arg, operand, place_of, returned
+from micronpu.frontend.graphs import Graph, GraphModule, Node, findings, map_arg, operand, place_of, returned
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -23,6 +23,7 @@ from micronpu.frontend.program import (
     arguments,
     calls_into,
     common_edge,
+    dequantizes_of,
     integer_type,
     integers_behind,
     is_compute,
@@ -148,11 +149,11 @@ def compute_contiguously(module: GraphModule) -> None:
 
     Results of partitions are contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
     """
-    for node in list(module.graph.nodes):
-        source = quantized_from(node)
+    for node, source in findings(module, quantized_from).items():
         if not isinstance(source, Node) or source.op != "placeholder" or _is_in_order(node):
             continue
-        readers = [n for n in node.users if is_dequantize(n) or (is_compute(n) and value_of(node).is_floating_point())]
+        computed = [n for n in node.users if is_compute(n)] if value_of(node).is_floating_point() else []
+        readers = [*dequantizes_of(node), *computed]
         if not readers:
             continue
         with module.graph.inserting_after(node):

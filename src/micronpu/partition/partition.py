@@ -270,7 +270,7 @@ class ProgramOrder:
         for node in nodes:
             for key in _parts(node):
                 self._order.append(key)
-                self._sources[key] = [(s, node) if is_dequantize(s) else s for s in node.all_input_nodes]
+                self._sources[key] = [_part(source, node) for source in node.all_input_nodes]
 
     def positions(self, members: Collection[FxNode]) -> dict[FxNode, int]:
         """Return the position of each node of a partition; for a dequantize, that of its first reader in it."""
@@ -354,7 +354,9 @@ def outlined_order(graph: FxGraph, calls: Sequence[Partition]) -> list[FxNode]:
 
 def _parts(node: FxNode) -> list[Hashable]:
     """Return the node, or for a dequantize one entry per reader, later readers first."""
-    if not is_dequantize(node):
-        return [node]
-    first, *rest = [(node, user) for user in node.users] or [(node, node)]
+    first, *rest = dict.fromkeys(_part(node, reader) for reader in node.users or (node,))
     return [first, *reversed(rest)]
+
+
+def _part(node: FxNode, reader: FxNode) -> Hashable:
+    return (node, reader) if is_dequantize(node) else node

@@ -58,7 +58,7 @@ class SinkTransposes(Pass):
     name = "sink_transposes"
 
     def run(self, graph: Graph) -> bool:
-        existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
+        existing = {(n.inputs[0], op.permutation) for n, op in graph.of(Transpose)}
         walk = Walk(graph)
         for node in walk:
             if isinstance(node.op, Transpose):
@@ -190,7 +190,7 @@ class LiftTransposes(Pass):
     name = "lift_transposes"
 
     def run(self, graph: Graph) -> bool:
-        existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
+        existing = {(n.inputs[0], op.permutation) for n, op in graph.of(Transpose)}
         walk = Walk(graph)
         for node in walk:
             if not isinstance(node.op, Transpose) or not _leads_back(inverse(node.op.permutation)):

@@ -22,7 +22,7 @@ from torch import nn
 
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import GraphModule, Node, map_arg, nodes_where
 from micronpu.frontend.program import is_random
 from micronpu.frontend.run import computed, elementwise, is_mutable
 from micronpu.frontend.tensors import read, states_of
@@ -46,7 +46,7 @@ def calibration_entry(prepared: Mapping[str, GraphModule], sequences: Sequence[S
     methods = prepared.values()
     if CACHE.folder is None or not all(map(post_training.is_prepared, methods)):
         return None
-    if not all(_is_known(node) for m in methods for node in m.graph.nodes) or not (network := network_of(prepared)):
+    if any(nodes_where(m, lambda node: not _is_known(node)) for m in methods) or not (network := network_of(prepared)):
         return None
     places = [[(str(n.target), repr(n.args)) for n in m.graph.find_nodes(op="call_module")] for m in methods]
     observers = [(name, type(o).__qualname__, settings_of(o)) for name, o in _observers(prepared)]
@@ -219,8 +219,8 @@ def _digests(prepared: Mapping[str, GraphModule], network: str = "") -> dict[Nod
 
 def observer_keys(prepared: Mapping[str, GraphModule]) -> dict[RangeObserver, Key]:
     """Return a key for each empty observer of methods: the settings, and the values that it sees."""
-    nodes = [node for module in prepared.values() for node in module.graph.nodes]
-    is_alone = len(prepared) == 1 and not any(is_random(node) or is_mutable(node) for node in nodes)
+    ties = (nodes_where(module, lambda node: is_random(node) or is_mutable(node)) for module in prepared.values())
+    is_alone = len(prepared) == 1 and not any(ties)
     # Operators that change others, or are computed in another way, tie all values to their network.
     is_free = is_alone and all(is_plain(m) and not has_float64(m) and not states_of(m) for m in prepared.values())
     values = _digests(prepared, "" if is_free else network_of(prepared))

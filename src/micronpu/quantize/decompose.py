@@ -138,7 +138,7 @@ def make_functional(model: GraphModule) -> bool:
     the program keeps its value: inputs of a delegate are never written.
     """
     changed = False
-    for node in model.graph.nodes:
+    for node in calls(model):
         name, _, form = overload_name(node).partition(".")
         if not name.endswith("_") or name.startswith("_") or not node.args or not isinstance(node.args[0], Node):
             continue

@@ -66,10 +66,8 @@ def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
     Its nodes, operators and tensors have the module's names. `as_learner` converts its inputs.
     """
     same = copied(module)
-    higher = (
-        n for n in module.graph.nodes if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)
-    )
-    if has_float64(module) or any(higher) or not rows:
+    higher = [n for n in calls(module) if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)]
+    if has_float64(module) or higher or not rows:
         return same
     wide = copied(module).double()
     for node in calls(wide):
@@ -222,7 +220,7 @@ def _transposed(target: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 @functools.cache
 def _single(target: Any) -> Callable[..., object]:
-    def single(*args: Any, **kwargs: Any) -> Any:
+    def single(*args: object, **kwargs: object) -> Any:
         return tree_map(_widened, target(*tree_map(_narrowed, args), **tree_map(_narrowed, kwargs)))
 
     return single

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from micronpu.frontend.facts import IN_FLOAT, ROW_SIZE, SETTING, UNEVEN
-from micronpu.frontend.graphs import GraphModule, Node, operand
+from micronpu.frontend.graphs import GraphModule, Node, findings, nodes_where, operand
 from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import States, attribute
@@ -39,7 +39,7 @@ from micronpu.quantize.writer import GraphWriter, switchable
 
 def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
     """Record in the meta of a norm's operators how unequal the sizes of its rows are, in place."""
-    norms = {node: parts for node in module.graph.nodes if (parts := parts_of(node))}
+    norms = findings(module, lambda node: parts_of(node) or None)
     if not norms:
         return
     seen, eager = _Sizes(norms), Eager(module)
@@ -58,11 +58,9 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
     """Record int16 for the operators of such norms, if the device has it and no setting applies to them, in place."""
     if default is None or default.activations != "int8" or default.is_qat:
         return
-    uneven = [n for n in model.graph.nodes if UNEVEN.of(n) >= at.UNEQUAL_ROWS and SETTING.of(n) == (default,)]
-    if uneven and able.has_int16:
-        wide = default.widened()
-        for node in uneven:
-            SETTING.say(node, (wide,))
+    if able.has_int16:
+        for node in nodes_where(model, lambda n: UNEVEN.of(n) >= at.UNEQUAL_ROWS and SETTING.of(n) == (default,)):
+            SETTING.say(node, (default.widened(),))
 
 
 class _Sizes:
@@ -200,10 +198,10 @@ def scale_rows(model: GraphModule, able: Capabilities) -> bool:
 
         (x - mean(x)) / (sqrt(var(x)) + eps)  =  (x * g - mean(x * g)) / (sqrt(var(x * g)) + eps * g)
     """
-    norms = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and overload_name(n) not in NORMS and parts_of(n)]
-    norms = [] if norms and able.has_int16 else norms
+    if able.has_int16:
+        return False
     changed = False
-    for node in norms:
+    for node in nodes_where(model, lambda n: UNEVEN.of(n) >= UNEQUAL and overload_name(n) not in NORMS and parts_of(n)):
         changed |= SETTING.of(node) != (None,) and _scaled(model, node, able)
     return changed
 
@@ -310,9 +308,8 @@ def mark_standardisation(
 
 def leave_in_float(model: GraphModule, default: QuantizationConfig | None) -> None:
     """Stamp marked operators as float, unless another setting than the default is for them, in place."""
-    for node in model.graph.nodes:
-        if IN_FLOAT.of(node) and SETTING.of(node) == (default,):
-            SETTING.say(node, (None,))
+    for node in nodes_where(model, lambda node: IN_FLOAT.of(node) and SETTING.of(node) == (default,)):
+        SETTING.say(node, (None,))
 
 
 def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:

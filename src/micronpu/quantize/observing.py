@@ -435,7 +435,11 @@ class WeightObserver(RangeObserver):
     widens: ClassVar[bool] = False
 
     def __init__(
-        self, *limits: Any, search: Callable[[torch.Tensor, int], torch.Tensor], ch_axis: int | None = None, **more: Any
+        self,
+        *limits: Any,
+        search: Callable[[torch.Tensor, int], torch.Tensor],
+        ch_axis: int | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(*limits, **more)
         self._search = search

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from micronpu.frontend.facts import KEPT_OR_ZERO
-from micronpu.frontend.graphs import GraphModule, Node, operand
+from micronpu.frontend.graphs import GraphModule, Node, calls, operand
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import arguments, is_random, overload_name, place_behind
 from micronpu.frontend.run import Run
@@ -78,7 +78,7 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
     For positions of one axis that are never negative, no two of which are equal.
     """
-    replacing = {n for n in model.graph.nodes if overload_name(n) and replaced_in(overload_name(n), arguments(n))}
+    replacing = {n for n in calls(model) if overload_name(n) and replaced_in(overload_name(n), arguments(n))}
     if not replacing or not capabilities.lookups:
         return False
     known = roots(model)

@@ -218,7 +218,7 @@ def _inputs(model: GraphModule) -> list[Node]:
 
 
 def annotated(model: GraphModule) -> set[str]:
-    return {node.name for node in model.graph.nodes if KEY in node.meta}
+    return {node.name for node in nodes_where(model, lambda node: KEY in node.meta)}
 
 
 def _copied(model: GraphModule) -> GraphModule:

@@ -32,7 +32,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import Train, is_dropout, set_training
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
-from micronpu.frontend.graphs import Argument, GraphModule, Node, called_modules, nodes_where
+from micronpu.frontend.graphs import Argument, GraphModule, Node, called_modules, calls, nodes_where
 from micronpu.frontend.program import arguments, aten_overload, named, overload_name, overload_of, substitute
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import attribute, clean, copied, free_name, is_constant
@@ -87,7 +87,7 @@ class Follower(pt2e.ObserverBase):
         scale, zero_point = (t.to(x.device) for t in self.calculate_qparams())
         return pt2e.fake_quantized(x, scale, zero_point, self.quant_min, self.quant_max)
 
-    def calculate_qparams(self, **options: Any) -> Any:
+    def calculate_qparams(self, **options: object) -> Any:
         return self.source.calculate_qparams()
 
 
@@ -299,7 +299,7 @@ def _observer_of(model: GraphModule, operand: object) -> nn.Module | None:
 def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, positive: bool) -> Callable[..., Any]:
     """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
-    def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    def computed(x: torch.Tensor, *arguments: object) -> torch.Tensor:
         step: object = NOTHING if observer is None else observer.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
@@ -446,11 +446,9 @@ def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], Qua
 
     A batch norm without a layer before it gets an identity layer, if its input is [N, C, L] or [N, C, H, W].
     """
-    for node in list(model.graph.nodes):
-        if _counts_batches(model, node):
-            model.graph.erase_node(node)  # which only matters without a fixed momentum
-        if overload_name(node) != BATCH_NORM:
-            continue
+    for node in nodes_where(model, lambda node: _counts_batches(model, node)):
+        model.graph.erase_node(node)  # which only matters without a fixed momentum
+    for node in calls(model, BATCH_NORM):
         given = arguments(node)
         constants = ("weight", "bias", "running_mean", "running_var")
         if any(given[k] is not None and attribute(model, given[k]) is None for k in constants):

@@ -100,7 +100,7 @@ def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), 
     return functools.partial(_shortened, short, step, source, in_float)
 
 
-def _fast_or(fast: Callable[..., object], function: Any, *given: Any) -> object:
+def _fast_or(fast: Callable[..., object], function: Any, *given: object) -> object:
     made = fast(*given)
     return function(*given) if made is None else made
 
@@ -248,7 +248,9 @@ class _Call:
         self.function = function
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: object, args: Sequence[Any] = (), kwargs: object = None) -> Any:
+    def __torch_function__(
+        cls, function: object, types: object, args: Sequence[Any] = (), kwargs: object = None
+    ) -> Any:
         return args[0].function()
 
 
@@ -338,8 +340,8 @@ class DequantizedReference:
             for s in states_of(module).values
         )
         self._constant = constant_nodes(module)
-        self._steps = {n: function_of(module, n, in_float=True) for n in module.graph.nodes if n.op != "placeholder"}
-        nodes, steps, once = module.graph.nodes, self._steps.__getitem__, self._constant
+        nodes, once = module.graph.nodes, self._constant
+        steps = functools.cache(functools.partial(function_of, module, in_float=True))
         self._exact = Run(module, steps, wanted=nodes, once=once)
         self._alone = Run(module, steps, wanted=(module.graph.output_node(),))
         self._constants = Run(module, functools.partial(function_of, module), wanted=once, once=once)
@@ -352,9 +354,12 @@ class DequantizedReference:
             for first in (operator_before(program.float_behind(node), self._constant),)  # also of a requantized value
         )
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
+
         # The values of conversions come from the exact ones.
-        own = {n: (lambda _: None) if program.is_conversion(n) else step for n, step in self._steps.items()}
-        self._own = Run(module, own.__getitem__, wanted=self._by_quantize, known=once)
+        def own(node: Node) -> Step:
+            return (lambda _: None) if program.is_conversion(node) else steps(node)
+
+        self._own = Run(module, own, wanted=self._by_quantize, known=once)
 
     @torch.no_grad()
     def exact(self, row: Row, but: Mapping[Node, Rounding] = _NOTHING) -> Values:

@@ -23,7 +23,7 @@ from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.graphs import GraphModule, Node, map_arg, operand
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import Edge, arguments, is_conversion, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.program import Edge, arguments, is_conversion, is_dequantize, overload_name
 from micronpu.frontend.tensors import copied, is_write
 from micronpu.ir.aten import one_each
 from micronpu.ops.calls import PADDING, SQUEEZED
@@ -261,7 +261,7 @@ class _Rewriter(StepGraph):
         """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
         flow = self._flows[node.all_input_nodes[0]]
         value = flow.value
-        if value and is_quantize(node) and (edge := Edge.of(node)) is not None:
+        if value and (edge := Edge.of(node)) is not None:
             low, high = edge.limits
             value = (min(max(round(value / edge.scale) + edge.zero_point, low), high) - edge.zero_point) * edge.scale
         return replace(flow, node=self._copy(node), value=value)

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.export import as_inputs, results_by_name
 from micronpu.frontend.exported import Exported
+from micronpu.frontend.graphs import GraphModule, nodes_where
 from micronpu.frontend.program import is_random, origin_of, overload_name
 from micronpu.frontend.run import Run
 from micronpu.frontend.tensors import copied, states_of
@@ -29,9 +30,9 @@ def of_module(model: object, example_inputs: object, given: Exported, trial: Tri
     if not isinstance(model, nn.Module) or hasattr(model, "graph"):
         return ()
     examples = as_inputs(example_inputs)
-    graphs = [getattr(part, "graph", None) for part in given.module.modules()]
+    graphs = (part for part in given.module.modules() if isinstance(part, GraphModule))
     half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (*examples, *model.parameters(), *model.buffers()))
-    if half or any(is_random(node) for graph in graphs if graph is not None for node in graph.nodes):
+    if half or any(nodes_where(graph, is_random) for graph in graphs):
         return ()  # computed with other roundings, or other random numbers
     try:
         with torch.no_grad(), quiet(), one_thread(), unprinted(), random_kept():

@@ -10,7 +10,7 @@ import torch
 
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
-from micronpu.frontend.graphs import GraphModule, findings
+from micronpu.frontend.graphs import GraphModule, calls, findings
 from micronpu.frontend.program import arguments, is_quantize, overload_name, qualified_name, value_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.device import CompiledPartition, CorePart, Device
@@ -36,7 +36,7 @@ _TYPES = (torch.int8, torch.int16)
 
 def _calls_a_delegate(module: GraphModule) -> bool:
     """True if an NPU runs a part of the program, compiled by this compiler or another partitioner of a recipe."""
-    foreign = any(getattr(n.target, "__name__", "") == "executorch_call_delegate" for n in module.graph.nodes)
+    foreign = any(getattr(n.target, "__name__", "") == "executorch_call_delegate" for n in calls(module))
     return foreign or any(isinstance(m, DelegateCall) for m in module.modules())
 
 

@@ -15,7 +15,7 @@ from micronpu.container.payload import layout_of, reference_artifacts
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.written import WrittenModel
-from micronpu.ir.graph import Graph, Tensor
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, Intermediates, NamedData, RefusedPartitionError, graph_for_npu
 from micronpu.passes.layout import FoldTransposeIntoLinear
@@ -205,6 +205,10 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions) -> Planned
     return replace(planned, prefetch=replace(planned.prefetch, cycles=best.program.cycles, scratch=scratch))
 
 
+def _written(graph: Graph, model: WrittenModel) -> list[Node]:
+    return [graph.nodes[number] for number in model.nodes]
+
+
 def _origins(graph: Graph, model: WrittenModel) -> str:
     """Origins in the user's model of a written model's operators, as JSON."""
     rows = [
@@ -217,7 +221,7 @@ def _origins(graph: Graph, model: WrittenModel) -> str:
             "debug_handles": node.origin.debug_handles,
             "passes": node.origin.passes,
         }
-        for index, node in enumerate(graph.nodes[number] for number in model.nodes)
+        for index, node in enumerate(_written(graph, model))
     ]
     return json.dumps(rows, indent=1) + "\n"
 
@@ -241,7 +245,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     joined = _joined_handles(graph, model.nodes, program.sources)
     handles |= {STREAM_IDENTIFIERS + k: joined.get(source, ()) for k, source in enumerate(program.sources)}
     external = external_blocks(program, spec)
-    operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
+    operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in _written(graph, model))
     trace = StreamTrace(operators, program.sources)
     # The host cannot load a separate file. Whether the simulator models the stream does not matter here: the payload
     # must not depend on the installed tools.

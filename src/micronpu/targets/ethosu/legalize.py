@@ -29,6 +29,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.tables.table import LookupTable
 from micronpu.ops.tiling import ReflectPad
 from micronpu.passes import run_passes
+from micronpu.passes.base import Walk
 from micronpu.passes.fusion import MergeReshapes
 from micronpu.passes.legalize import LEGALIZE_TOSA
 from micronpu.passes.pipeline import DEFAULT, Pipeline
@@ -118,18 +119,16 @@ def copy_slices(graph: Graph) -> None:
     U55 and U65 compute such products element by element, and Vela's stream reads the factor from the start of the
     slice, but with the shape of the sliced tensor: it reads wrong rows, and writes results out of bounds.
     """
-    producers = graph.producers()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        source = _behind_reshapes(node.inputs[0], producers)
-        if isinstance(node.op, BatchMatmul) and source in producers and _cuts_matrices(producers[source]):
+    walk = Walk(graph)
+    for node in walk:
+        source = _behind_reshapes(node.inputs[0], walk.producer)
+        if isinstance(node.op, BatchMatmul) and source in walk.producer and _cuts_matrices(walk.producer[source]):
             chain, x = Chain("copy_slices", node), node.inputs[0]
             copied = chain.add(MaxPool2d((1, 1), (1, 1)), chain.reshape(x, 1, *x.shape))
             node.inputs[0] = chain.reshape(copied, *x.shape)
-            nodes += chain.nodes
-        nodes.append(node)
-    if len(nodes) > len(graph.nodes):
-        graph.nodes = nodes
+            for made in chain.nodes:
+                walk.insert(made)
+    if walk.changed:
         graph.rename()
 
 
@@ -260,11 +259,9 @@ def _convolves_slices(graph: Graph) -> str:
     Grouped convolutions are written like this. Many such programs are right; wrong ones were seen if the value is also
     an output in another layout, on U55 and U85 (random networks 159 and 170).
     """
-    producer = {t: node for node in graph.nodes for t in node.outputs}
+    producer = graph.producers()
     seen: set[Tensor] = set()
-    for node in graph.nodes:
-        if not isinstance(node.op, (Conv2d, TransposeConv2d)):
-            continue
+    for node, _ in graph.of(Conv2d, TransposeConv2d):
         before = producer.get(node.inputs[0])
         while before is not None and isinstance(before.op, (Pad, Reshape, Transpose)):
             before = producer.get(before.inputs[0])

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from micronpu.frontend.graphs import GraphModule, Node, map_arg
+from micronpu.frontend.graphs import GraphModule, Node, calls, map_arg
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.run import Known, Run
 from micronpu.frontend.tensors import KEY, States, states_of
@@ -148,12 +148,9 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Pr
     found: dict[tuple[str, ...], PrunableLayer] = {}
     left: list[LeftDense] = []
     titles: set[str] = set()
-    names = {node: overload_name(node) for node in model.graph.nodes}
-    flattens = {node for node, name in names.items() if name in _FLATTENS}
-    for node, name in names.items():
-        if name not in (*CONVOLUTIONS, *LINEAR, *RECURRENT, *_DENSE_ONLY):
-            continue
-        origin = origin_of(node)
+    flattens = set(calls(model, *_FLATTENS))
+    for node in calls(model, *CONVOLUTIONS, *LINEAR, *RECURRENT, *_DENSE_ONLY):
+        name, origin = overload_name(node), origin_of(node)
         title = origin.module if origin.module and origin.module not in titles else node.name
         given = arguments(node)
         weights = list(_weight_nodes(given, name))
