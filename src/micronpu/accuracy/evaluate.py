@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.subject import ProgressCallback, Row, Sequences, begun_anew
 from micronpu.base.arguments import check_text, check_type, described
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ModelError, OptionError, one_of, reason
+from micronpu.base.errors import ModelError, OptionError, attempted, one_of, reason
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.base.texts import plural
@@ -453,11 +453,9 @@ def _takes_batches(module: Callable[..., object], rows: Sequence[Row], output: i
     if len(rows) < 3 or any(t.dim() == 0 or t.shape[0] != 1 for t in rows[0]):
         return False
     single = [_tensor(module(*row), output) for row in rows[:2]]
-    try:
-        both = _tensor(module(*(torch.cat(parts) for parts in zip(*rows[:2], strict=True))), output)
-    except Exception:  # exported for one sample, or a shape contains the batch size
-        return False
-    if single[0].dim() < 2 or both.shape != (2, *single[0].shape[1:]):
+    both = attempted(lambda: _tensor(module(*(torch.cat(parts) for parts in zip(*rows[:2], strict=True))), output))
+    # It may be exported for one sample, or a shape contains the batch size.
+    if both is None or single[0].dim() < 2 or both.shape != (2, *single[0].shape[1:]):
         return False
     wanted = torch.cat(single)
     return bool((both - wanted).abs().max() <= _CLOSE * wanted.abs().max()) if wanted.is_floating_point() else False

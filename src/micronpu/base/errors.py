@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+Found = TypeVar("Found")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ENDLESS = re.compile(r"\S{301,}")
 _MOST_NAMES = 12
@@ -67,6 +69,14 @@ class ErrorsAs:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, self._own):
             raise self._make(error) from error
+
+
+def attempted(call: Callable[[], Found]) -> Found | None:
+    """Return what foreign code returns; None if it raises any exception, which other stages report if it matters."""
+    try:
+        return call()
+    except Exception:  # torch and user code raise many kinds
+        return None
 
 
 def one_of(names: Iterable[str], given: str, where: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
+JsonObject: TypeAlias = dict[str, Any]
+"""An object of JSON, or a table of TOML: texts, numbers, lists and others of its kind, by name."""
 _LARGE = "an integer has more than 64 bits"
 DEEPEST = 100
 """Maximum nesting of lists and tables; the values are processed recursively."""
@@ -23,14 +25,14 @@ def parse_json(text: str | bytes) -> Any:
     return _parsed(json.loads, text)
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> JsonObject:
     """Parse TOML; raise `ValueError` as `parse_json`."""
     # `tomllib` exists since Python 3.11; its predecessor `tomli` is installed before that.
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    found: dict[str, Any] = _parsed(tomllib.loads, text)
+    found: JsonObject = _parsed(tomllib.loads, text)
     return found
 
 

@@ -16,10 +16,10 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from micronpu.base.leaving import tie, working
-from micronpu.base.parsing import parse_json
+from micronpu.base.parsing import JsonObject, parse_json
 from micronpu.base.processes import end, how_it_ended, last_words, tied
 
 _LENGTH = 8  # size of the length prefix
@@ -28,7 +28,8 @@ _ENDING = 10.0
 """Seconds in which a process ends that has closed its socket."""
 
 Blobs: TypeAlias = Sequence[bytes | memoryview]
-Message: TypeAlias = tuple[dict[str, Any], list[bytes]]
+Head: TypeAlias = JsonObject
+Message: TypeAlias = tuple[Head, list[bytes]]
 
 
 class Worker:
@@ -58,9 +59,7 @@ class Worker:
             self.close = weakref.finalize(self, stack.pop_all().close)
         self.pid = self.process.pid
 
-    def ask(
-        self, head: dict[str, Any], blobs: Blobs = (), seconds: float | None = None, most: float = math.inf
-    ) -> Message:
+    def ask(self, head: Head, blobs: Blobs = (), seconds: float | None = None, most: float = math.inf) -> Message:
         """Send a request and return the answer.
 
         Args:
@@ -111,9 +110,7 @@ def parent() -> socket.socket:
     return channel
 
 
-def serve(
-    channel: socket.socket, answer: Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], Blobs]]
-) -> None:
+def serve(channel: socket.socket, answer: Callable[[Head, list[bytes]], tuple[Head, Blobs]]) -> None:
     """Answer requests until the socket is closed; end at once if that happens during one."""
     tie(channel)
     while True:
@@ -127,7 +124,7 @@ def serve(
         del head, blobs, found, made  # or they stay in memory during the next request
 
 
-def send(channel: socket.socket, head: dict[str, Any], blobs: Blobs = ()) -> None:
+def send(channel: socket.socket, head: Head, blobs: Blobs = ()) -> None:
     text = json.dumps({**head, "sizes": [len(blob) for blob in blobs]}).encode()
     channel.sendall(len(text).to_bytes(_LENGTH, "little") + text)
     for blob in blobs:

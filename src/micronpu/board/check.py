@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
+from micronpu.base.parsing import JsonObject
 from micronpu.base.texts import plural
 from micronpu.board.boards import BoardSpec, find_board
 from micronpu.board.elf import Elf
@@ -160,7 +161,7 @@ class BoardOutcome:
         ran = f"The NPU ran {plural(self.runs, 'time')}, {self.accesses} accesses to its registers; "
         yield f"{ran}{self.cycles:,} cycles in the last vector,\n{_ESTIMATE}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return dict(encode(self))
 
 
@@ -267,7 +268,7 @@ class Finished:
         npu = npu_in(self.output)
         return summary + (f"; {npu}]" if npu else "]")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         runs = [{"cycles": r.cycles, "operations": len(r.operations), "fault": r.fault} for r in self.runs]
         return {"status": self.status, "output": self.output, "runs": runs, "accesses": self.accesses}
 

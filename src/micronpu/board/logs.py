@@ -26,13 +26,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import write_file
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.base.installed import VERSION as OWN_VERSION
-from micronpu.base.parsing import parse_toml, toml_text
+from micronpu.base.parsing import JsonObject, parse_toml, toml_text
 from micronpu.board.printed import count, numbers_read, read_printed
 from micronpu.report.codec import DecodeError, decode, encode
 
@@ -422,7 +421,7 @@ def _text(log: BoardLog) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pairs(table: dict[str, Any]) -> list[str]:
+def _pairs(table: JsonObject) -> list[str]:
     return [f"{key} = {toml_text(value)}" for key, value in table.items() if value is not None]
 
 
@@ -451,7 +450,7 @@ def read_measurement(data: bytes, name: str) -> BoardLog:
     return log
 
 
-def _check_keys(table: dict[str, Any], known: set[str], where: str) -> None:
+def _check_keys(table: JsonObject, known: set[str], where: str) -> None:
     for key in table:
         if key not in known:
             raise DecodeError(f"it has the unknown key `{where}{key}`; known are {', '.join(sorted(known))}")

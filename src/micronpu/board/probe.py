@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import OptionError
+from micronpu.base.parsing import JsonObject
 from micronpu.board.check import Comparison, Rows, compare
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
@@ -135,7 +136,7 @@ class ProbeRun:
             yield str(found.first)
         yield from filter(None, (self.fault, self.note))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         summary = {k: getattr(self, k) for k in ("name", "board", "status", "note", "fault")}
         first = vars(self.compared.first) if self.compared.first is not None else None
         summary |= {"elements": self.compared.elements, "differing": self.compared.differing, "first": first}

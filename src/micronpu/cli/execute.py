@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import ModelError, OptionError, PayloadError
 from micronpu.base.files import check_new_folder, check_writable, make_folder, write_file
+from micronpu.base.parsing import JsonObject
 from micronpu.base.texts import plural
 from micronpu.cli.compiled import read_program
 from micronpu.cli.console import ProgressCallback
@@ -65,7 +66,7 @@ class RunResult:
                 lines.append(f"{what}: {result}")
         return lines
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return all values for JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
         import numpy as np
 

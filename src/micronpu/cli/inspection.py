@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.base.parsing import JsonObject
 from micronpu.base.texts import affine
 from micronpu.container.payload import content_of
 from micronpu.program.io import StoredState, file_facts_of, io_of, states_of
@@ -54,7 +54,7 @@ class Inspection:
     pools: dict[str, Pools | None]
     states: dict[str, tuple[Tensor, ...]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 

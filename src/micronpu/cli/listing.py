@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
+from micronpu.base.parsing import JsonObject
 from micronpu.chips import Chip, shipped_chips
 from micronpu.cli import console
 from micronpu.targets.backend import Target
@@ -57,11 +58,11 @@ def targets(
     console.output().print(table, "", chips_table)
 
 
-def _searched(row: dict[str, Any]) -> str:
+def _searched(row: JsonObject) -> str:
     return " ".join([*row["aliases"], *(str(row[key]) for key in ("name", "chip", "core", "npu"))]).lower()
 
 
-def _target(name: str, target: Target) -> dict[str, Any]:
+def _target(name: str, target: Target) -> JsonObject:
     """Return a target as data; None for values that any chip satisfies, or that are unknown."""
     backend = BACKENDS[target.backend]
     chip = target.chip
@@ -78,7 +79,7 @@ def _target(name: str, target: Target) -> dict[str, Any]:
     }
 
 
-def _chip(chip: Chip) -> dict[str, Any]:
+def _chip(chip: Chip) -> JsonObject:
     return {
         "title": chip.title,
         "core": chip.core,

@@ -7,7 +7,7 @@ import io
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import typer
@@ -15,6 +15,7 @@ import typer
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ErrorsAs, FileError, MicroNpuError, OptionError
 from micronpu.base.files import make_folder, read_file, write_file
+from micronpu.base.parsing import JsonObject
 from micronpu.board.logs import Measured, read_log, write_measurement
 from micronpu.board.printed import Printed, read_printed
 from micronpu.cli import console
@@ -53,7 +54,7 @@ class LogView:
             found.append(f"ETDump: {len(self.printed.etdump):,} bytes")
         return found
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "measured": [asdict(row) for row in self.measured],
             "arrays": {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable
+from micronpu.base.parsing import JsonObject
 from micronpu.base.timing import STEPS, Times
 from micronpu.cli import console
 
@@ -107,7 +108,7 @@ def show_times(times: Times, path: Path, out: Console) -> None:
     console.write(path, json.dumps(data, indent=2) + "\n", out)
 
 
-def as_json(times: Times) -> dict[str, Any]:
+def as_json(times: Times) -> JsonObject:
     """Return seconds of wall time: in total, of each step (`part` ""), and of its parts."""
     return {
         "seconds": times.total,

@@ -21,7 +21,8 @@ _HEADER = struct.Struct("<4sI3Q")
 _DATA_HEADER = struct.Struct("<4sI4Q")
 
 
-Table: TypeAlias = tuple[str, dict[str, Any]]
+Fields: TypeAlias = dict[str, Any]
+Table: TypeAlias = tuple[str, Fields]
 """Name and content of a table of a union: a value or an instruction."""
 
 
@@ -92,7 +93,7 @@ def jump(condition: int, destination: int) -> Table:
     return "JumpFalseCall", {"cond_value_index": condition, "destination_instruction": destination}
 
 
-def delegate(name: str, payload: int, specs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+def delegate(name: str, payload: int, specs: Sequence[tuple[str, bytes]]) -> Fields:
     """Return a delegate of a method: a backend in the runtime's registry, the index of its payload, and its compile
     specs."""
     compile_specs = [{"key": key, "value": value} for key, value in specs]
@@ -117,7 +118,7 @@ class Method:
     outputs: list[int] = field(default_factory=list)
     instructions: list[Table] = field(default_factory=list)
     operators: list[tuple[str, str]] = field(default_factory=list)
-    delegates: list[dict[str, Any]] = field(default_factory=list)
+    delegates: list[Fields] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     containers: tuple[str, str] = ("", "")
 
@@ -188,7 +189,7 @@ def _segments(segments: Sequence[bytes]) -> tuple[bytes, list[dict[str, int]]]:
     return body, [{"offset": start, "size": len(data)} for start, data in zip(starts, segments, strict=True)]
 
 
-def _named(named_data: Mapping[str, bytes], segments: list[bytes]) -> list[dict[str, Any]]:
+def _named(named_data: Mapping[str, bytes], segments: list[bytes]) -> list[Fields]:
     """Return the table of named data; entries of equal bytes share a segment."""
     places: dict[bytes, int] = {}
     for data in named_data.values():
@@ -205,7 +206,7 @@ def _file(image: bytes, header: bytes, base: int, body: bytes) -> bytes:
     return b"".join((start, image[4:8], header, image[8:], bytes(base - len(image) - len(header)), body))
 
 
-def _method(method: Method) -> dict[str, Any]:
+def _method(method: Method) -> Fields:
     taken, given = method.containers
     return {
         "name": method.name,

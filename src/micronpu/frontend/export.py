@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from micronpu.base.arguments import described
-from micronpu.base.errors import MicroNpuError, ModelError
+from micronpu.base.errors import MicroNpuError, ModelError, attempted
 from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_module, check_tensors
 from micronpu.frontend.graphs import GraphModule, calls, nodes_where
@@ -273,10 +273,9 @@ def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedPro
     except Exception as error:
         if not type(error).__module__.startswith("torch._dynamo"):
             raise
-        try:
-            return torch.export.export(model, examples, strict=True)
-        except Exception:
-            raise error from None
+        if (traced := attempted(lambda: torch.export.export(model, examples, strict=True))) is None:
+            raise
+        return traced
 
 
 def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -18,7 +18,7 @@ import torch
 
 from micronpu.base.arguments import described
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ErrorsAs, ModelError, OptionError, first_line
+from micronpu.base.errors import ErrorsAs, ModelError, OptionError, attempted, first_line
 from micronpu.base.texts import plural
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.export import from_numpy
@@ -408,10 +408,7 @@ def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
 
 def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:
     """Return the float model's results for each call of each recording; empty if it cannot be run."""
-    try:
-        return run_recordings(exported.module, recordings)
-    except Exception:  # calibration reports errors of the model
-        return []
+    return attempted(lambda: run_recordings(exported.module, recordings)) or []
 
 
 @dataclass(frozen=True)

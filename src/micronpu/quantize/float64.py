@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from micronpu.base.errors import attempted
 from micronpu.frontend.graphs import Graph, GraphModule, Node, calls
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_random, overload_name
@@ -94,13 +95,9 @@ def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True)
         return wide if _runs(lambda: float_values(float_run(wide), rows[0])) else module
 
 
+@torch.no_grad()
 def _runs(step: Callable[[], object]) -> bool:
-    try:
-        with torch.no_grad():
-            step()
-    except Exception:  # errors of the model itself are reported where it is run
-        return False
-    return True
+    return attempted(lambda: (step(),)) is not None  # errors of the model itself are reported where it is run
 
 
 def has_float64(module: GraphModule) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Hashable
 import numpy as np
 import torch
 
+from micronpu.base.errors import attempted
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.graphs import GraphModule, Node, calls, operand
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
@@ -213,9 +214,8 @@ class _Tables:
         shape, dtype = tuple(self._root.meta["val"].shape), self._root.meta["val"].dtype
         count = math.prod(shape)
         run = Run(self._model, wanted=ends, known=[self._root], once=self._free)
-        try:
-            every = [self._values(run, torch.full(shape, p, dtype=dtype)) for p in range(size)]
-        except Exception:  # torch raises many kinds; the unchanged program fails alike
+        every = attempted(lambda: [self._values(run, torch.full(shape, p, dtype=dtype)) for p in range(size)])
+        if every is None:  # the unchanged program fails alike
             return None
         if count == 1:
             return {end: (None, torch.stack([v[end] for v in every])) for end in ends}

@@ -26,7 +26,7 @@ from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.run import evaluate
 from micronpu.frontend.tensors import add_constant, attribute, clean, is_constant, is_trained
 from micronpu.ir.facts import Given
-from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
+from micronpu.ir.lowering import Capabilities, Float, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CONVERSION, PRODUCT
 from micronpu.ops.facts import addends_of
@@ -97,7 +97,7 @@ class GraphWriter(NodeArguments):
         self._place = self.node.next
         return self.node
 
-    def beside(self, x: Any, overload: str, *given: object) -> Node:
+    def beside(self, x: Float, overload: str, *given: object) -> Node:
         key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
         if key not in self._shared:
             target, args = _called(overload, given)
@@ -117,7 +117,7 @@ class GraphWriter(NodeArguments):
             self._shared[(x,)] = made
         return self._shared[(x,)]
 
-    def change(self, x: Any, **given: object) -> Any:
+    def change(self, x: Float, **given: object) -> Float:
         values = program.arguments(x)
         for name, value in given.items():
             new = value
@@ -144,7 +144,7 @@ class GraphWriter(NodeArguments):
         facts.KEPT_OR_ZERO.say(made, made.name)
         return made
 
-    def with_qparams(self, x: Any, quantization: object) -> Any:
+    def with_qparams(self, x: Float, quantization: object) -> Float:
         facts.QPARAMS.say(x, (x.name, quantization))
         return x
 
@@ -154,7 +154,7 @@ class GraphWriter(NodeArguments):
         (number,) = x.all_input_nodes
         return number
 
-    def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
+    def loop(self, x: Float, states: Sequence[Float], step: Step) -> list[Float] | None:
         if not facts.LOOPS_ALLOWED.of(self.model) or facts.SETTING.of(self.node) == (None,):
             return None
         with self._mode:
@@ -178,14 +178,14 @@ class GraphWriter(NodeArguments):
             node.meta = dict(self.node.meta) | {"val": value}
         return made
 
-    def shape(self, x: Any = None) -> tuple[int, ...]:
+    def shape(self, x: Float = None) -> tuple[int, ...]:
         return tuple(program.value_of(self.node if x is None else x).shape)
 
     def shapes(self) -> list[tuple[int, ...]]:
         value = self.node.meta["val"]
         return [tuple(v.shape) for v in (value if isinstance(value, (tuple, list)) else (value,))]
 
-    def dtype(self, x: Any = None) -> DType | None:
+    def dtype(self, x: Float = None) -> DType | None:
         name = str(getattr(program.value_of(self.node if x is None else x), "dtype", "")).removeprefix("torch.")
         return DType(name) if name in {d.value for d in DType} else None
 
@@ -224,7 +224,7 @@ class GraphWriter(NodeArguments):
             return None
         return FloatCall(program.overload_name(x), program.arguments(x), len(x.users))
 
-    def readers(self, x: Any = None) -> list[Any]:
+    def readers(self, x: Float = None) -> list[Float]:
         return list((self.node if x is None else x).users)
 
     def ends(self, *, added: bool = True) -> frozenset[str]:

@@ -6,11 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file, write_file
+from micronpu.base.parsing import JsonObject
 from micronpu.base.texts import plural, sentence
 from micronpu.report.accuracy import Agreement, ProgramAccuracy, decibel_text
 from micronpu.report.codec import decode_text, encode
@@ -238,7 +239,7 @@ class DelegationReport(JsonReport):
             said.append(f"States that live on from call to call, {size:,} bytes: {'; '.join(map(str, self.states))}.")
         return (*said, *self.notes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the content of `to_json`; docs/report.md describes it."""
         first = {"format": self.FORMAT, "version": self.VERSION, "headline": None, "next_steps": None}
         return {**first, **encode(self)}
@@ -408,7 +409,7 @@ class MethodsReport(JsonReport):
         names = ", ".join(f"{name} {r.delegated} of {r.operators}" for name, r in self.methods.items())
         return f"{plural(len(self.methods), 'method')}: {names} operators on the NPU of {self.target}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the content of `to_json`: the report of each method, as `DelegationReport.to_dict` returns it."""
         return {
             "format": self.FORMAT,

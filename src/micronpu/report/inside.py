@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from micronpu.base.parsing import JsonObject
+
 
 class Disassembly(Protocol):
     """The commands of a payload."""
@@ -25,7 +27,7 @@ class Disassembly(Protocol):
     def memory_lines(self) -> Iterable[str]:
         """Return the use of memory during the run."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The same as data for JSON."""
 
 

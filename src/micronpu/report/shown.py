@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from micronpu.base.arguments import check_type
+from micronpu.base.parsing import JsonObject
 from micronpu.report.codec import encode
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class JsonReport(Shown):
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int] = 1
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the content of `to_json`."""
         return {"format": self.FORMAT, "version": self.VERSION, **encode(self)}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from micronpu.base.parsing import JsonObject
 from micronpu.report.codec import encode
 from micronpu.report.shown import JsonReport, shown
 
@@ -107,7 +108,7 @@ class SparsityReport(JsonReport):
             f"{quantized}."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the content of `to_json`."""
         return dict(encode(self))
 

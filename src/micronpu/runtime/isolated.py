@@ -23,7 +23,7 @@ from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.fence import package_folders
 from micronpu.base.leaving import scratch_folder
-from micronpu.base.worker import Worker
+from micronpu.base.worker import Head, Message, Worker
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.runtime.native import in_order
@@ -41,7 +41,7 @@ _TYPES = frozenset(ELEMENT_TYPES.values())
 _BFLOAT16 = "bfloat16"
 
 
-def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
+def pack(value: torch.Tensor | Array) -> tuple[Head, bytes]:
     """A tensor's type and shape, its axes from the outermost in memory, and its bytes in this order."""
     if isinstance(value, np.ndarray):
         dtype, array = value.dtype.name, value
@@ -54,7 +54,7 @@ def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
     return {"dtype": dtype, "shape": list(array.shape), "order": order}, array.transpose(order).tobytes()
 
 
-def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Array:
+def unpack(head: Head, data: bytes, arrays: bool) -> torch.Tensor | Array:
     """Return the tensor that `pack` serialized, with its own memory, or an array; bfloat16, which NumPy does not have,
     becomes float32."""
     dtype, shape, order = head["dtype"], [int(n) for n in head["shape"]], [int(n) for n in head["order"]]
@@ -163,9 +163,7 @@ class IsolatedProgram:
         """Return the recorded ETDump, and the recorded values if requested."""
         return self.ask({"do": "save", "values": values}, most=_LONGEST)[1]
 
-    def ask(
-        self, head: dict[str, Any], blobs: Sequence[bytes] = (), most: int = _SHORT
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    def ask(self, head: Head, blobs: Sequence[bytes] = (), most: int = _SHORT) -> Message:
         """Send a request and return the response, of at most that many bytes."""
         with self._lock:
             try:
@@ -192,7 +190,7 @@ class IsolatedProgram:
         _raise_error(answer)
         return answer, data
 
-    def _await_start(self, head: dict[str, Any]) -> frozenset[str]:
+    def _await_start(self, head: Head) -> frozenset[str]:
         """Send what the process imports, and wait until it can read a program; return its restrictions."""
         try:
             answer, _ = self._worker.ask(head, seconds=_START_LIMIT, most=_SHORT)
@@ -217,7 +215,7 @@ def _fits(head: object, output: TensorValue | None) -> bool:
     return bool(head["dtype"] == output.dtype and sizes_fit)
 
 
-def _raise_error(answer: dict[str, Any]) -> None:
+def _raise_error(answer: Head) -> None:
     if (kind := answer.get("error")) is not None:
         made = getattr(micronpu.base.errors, str(kind), None)
         known = is_class(made, MicroNpuError)

@@ -14,9 +14,10 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from micronpu.base.worker import Head, Message
     from micronpu.runtime.array_program import ArrayProgram
 
 _MEMORY = 4 << 30
@@ -38,7 +39,7 @@ def main() -> None:
 
     program: ArrayProgram | None = None
 
-    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    def answer(head: Head, blobs: list[bytes]) -> Message:
         nonlocal program
         try:
             if program is None:
@@ -84,7 +85,7 @@ def _prepare(scratch: str | None, operators: list[str] | None) -> frozenset[str]
     return fences
 
 
-def _load(head: dict[str, Any], blobs: list[bytes]) -> ArrayProgram:
+def _load(head: Head, blobs: list[bytes]) -> ArrayProgram:
     from micronpu.runtime.array_program import ArrayProgram
     from micronpu.runtime.run_options import RunOptions
 
@@ -123,7 +124,7 @@ def _limit_time(seconds: float | None) -> None:
         _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + each)
 
 
-def _answer(program: ArrayProgram, head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+def _answer(program: ArrayProgram, head: Head, blobs: list[bytes]) -> Message:
     from micronpu.runtime.isolated import pack_all, unpack_all
 
     if head["do"] == "save":

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from micronpu.base.errors import attempted
 from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.export import as_inputs, results_by_name
 from micronpu.frontend.exported import Exported
@@ -34,11 +35,9 @@ def of_module(model: object, example_inputs: object, given: Exported, trial: Tri
     half = any(t.dtype in (torch.float16, torch.bfloat16) for t in (*examples, *model.parameters(), *model.buffers()))
     if half or any(nodes_where(graph, is_random) for graph in graphs):
         return ()  # computed with other roundings, or other random numbers
-    try:
-        with torch.no_grad(), quiet(), one_thread(), unprinted(), random_kept():
-            return _difference(model, examples, given.module, trial)
-    except Exception:  # of a module that cannot be copied, or called again; other stages report errors of the model
-        return ()
+    with torch.no_grad(), quiet(), one_thread(), unprinted(), random_kept():
+        # A module may not be copied, or called again.
+        return attempted(lambda: _difference(model, examples, given.module, trial)) or ()
 
 
 def _difference(model: nn.Module, examples: Row, program: Any, trial: Trial) -> tuple[ReportWarning, ...]:

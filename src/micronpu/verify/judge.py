@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from micronpu.base.arrays import Array
-from micronpu.base.errors import ModelError
+from micronpu.base.errors import ModelError, attempted
 from micronpu.base.order import operands_first
 from micronpu.frontend.facts import EXTREMES
 from micronpu.frontend.graphs import GraphModule, Node, findings
@@ -432,10 +432,7 @@ def sources_of(module: GraphModule) -> list[ElementSources | None]:
 
 def _sources(node: Node) -> ElementSources | None:
     names: list[tuple[str, int | None]] = []
-    try:
-        number = _numbered(node, names)
-    except Exception:  # a copy that does not accept integers: the output is evaluated as a whole
-        return None
+    number = attempted(lambda: _numbered(node, names))  # a copy may not accept integers
     # A cast makes floats of the numbers. Constant elements, with 0 or less, have no source.
     return ElementSources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
 

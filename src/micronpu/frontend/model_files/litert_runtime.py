@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from micronpu.base.arrays import Array
 from micronpu.base.errors import ModelError, OptionError, one_of
 from micronpu.base.texts import plural
+from micronpu.base.worker import Head, Message
 from micronpu.frontend.model_files.litert import DTYPES, FileTensor, LiteRtFile
 from micronpu.frontend.model_files.network import Shapes
 from micronpu.frontend.model_files.own_runtime import Row, RuntimeRefusalError
@@ -51,7 +51,7 @@ class LiteRtRuntime:
             self._process.stop()
             self._process = None
 
-    def _ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
+    def _ask(self, head: Head, blobs: Sequence[bytes] = ()) -> Message:
         assert self._process is not None
         return self._process.ask(head, blobs)
 

@@ -6,11 +6,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from micronpu.base.errors import first_line
 from micronpu.base.fence import package_folders
-from micronpu.base.worker import Worker
+from micronpu.base.worker import Head, Message, Worker
 from micronpu.frontend.model_files.own_runtime import RuntimeRefusalError
 
 _SECONDS = 600
@@ -39,7 +38,7 @@ class RuntimeProcess:
             raise RuntimeRefusalError(f"The process of {title} cannot be started: {first_line(error)}.") from error
         self.stop = self.worker.close
 
-    def ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
+    def ask(self, head: Head, blobs: Sequence[bytes] = ()) -> Message:
         """Send a request, and return the answer.
 
         Raises:

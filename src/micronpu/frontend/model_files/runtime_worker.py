@@ -11,7 +11,10 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from micronpu.base.worker import Head, Message
 
 _MEMORY = 4 << 30
 """Limit of the memory in bytes."""
@@ -22,7 +25,7 @@ _SECONDS = 600
 class _LiteRt:
     """A file in LiteRT's interpreter; the ``shapes`` of the first request are those of the inputs."""
 
-    def __init__(self, data: bytes, head: dict[str, Any]) -> None:
+    def __init__(self, data: bytes, head: Head) -> None:
         self._interpreter = interpreter = _loaded(data)
         for detail, shape in zip(interpreter.get_input_details(), head["shapes"], strict=True):
             if list(detail["shape"]) != shape:
@@ -36,7 +39,7 @@ class _LiteRt:
         self._interpreter.invoke()  # some shapes are known afterwards
         return [[d["index"], d["shape"].tolist()] for d in self._interpreter.get_tensor_details()]
 
-    def run(self, head: dict[str, Any], blobs: Sequence[bytes]) -> list[Any]:
+    def run(self, head: Head, blobs: Sequence[bytes]) -> list[Any]:
         import numpy as np
 
         interpreter = self._interpreter
@@ -50,7 +53,7 @@ class _LiteRt:
 class _Onnx:
     """A file in onnxruntime without graph optimizations, and without sums that saturate on processors without VNNI."""
 
-    def __init__(self, data: bytes, head: dict[str, Any]) -> None:
+    def __init__(self, data: bytes, head: Head) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -60,7 +63,7 @@ class _Onnx:
         options.add_session_config_entry("session.x64quantprecision", "1")
         self._run = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run
 
-    def run(self, head: dict[str, Any], blobs: Sequence[bytes]) -> list[Any]:
+    def run(self, head: Head, blobs: Sequence[bytes]) -> list[Any]:
         import numpy as np
 
         given = zip(head["inputs"], blobs, strict=True)
@@ -87,7 +90,7 @@ def main() -> None:
 
     runtime: Any = None
 
-    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    def answer(head: Head, blobs: list[bytes]) -> Message:
         nonlocal runtime
         found: list[Any] = []
         try:

@@ -6,10 +6,11 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from micronpu.base.errors import ErrorsAs, FileError, UnsupportedError, reason
 from micronpu.base.files import read_file
+from micronpu.base.parsing import JsonObject
 from micronpu.base.quiet import quiet
 
 if TYPE_CHECKING:
@@ -97,18 +98,18 @@ def recorded_trace(etdump: Path, title: str) -> str:
     return _file(events, "microseconds", "recorded")
 
 
-def _span(row: int, name: str, begin: float, duration: float, args: dict[str, Any]) -> dict[str, object]:
+def _span(row: int, name: str, begin: float, duration: float, args: JsonObject) -> dict[str, object]:
     times = {"ts": round(begin, 3), "dur": round(duration, 3)}
     return {"ph": "X", "pid": _PROCESS, "tid": row, "name": name, **times, "args": args}
 
 
-def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
+def _names(title: str, rows: Sequence[str]) -> list[JsonObject]:
     """Return events with the names of the process and its rows."""
     of_rows = [{"tid": i, "name": "thread_name", "args": {"name": row}} for i, row in enumerate(rows)]
     named: list[dict[str, object]] = [{"name": "process_name", "args": {"name": title}}, *of_rows]
     return [{"ph": "M", "pid": _PROCESS, **names} for names in named]
 
 
-def _file(events: list[dict[str, Any]], unit: str, figures: str) -> str:
+def _file(events: list[JsonObject], unit: str, figures: str) -> str:
     other = {"unit": unit, "figures": figures}
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, indent=1) + "\n"

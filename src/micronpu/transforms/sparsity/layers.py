@@ -138,13 +138,8 @@ def tensor_of(model: GraphModule, name: str) -> Tensor:
     return value
 
 
-def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[PrunableLayer], list[LeftDense]]:
-    """Return all layers with weights, in execution order, and those that cannot be sparse.
-
-    Args:
-        turned: names of linear layers whose flattened image is read channels first, like in the program; the others are
-            read channels last, like on the NPU.
-    """
+def find_layers(model: GraphModule) -> tuple[list[PrunableLayer], list[LeftDense]]:
+    """Return all layers with weights, in execution order, and those that cannot be sparse."""
     found: dict[tuple[str, ...], PrunableLayer] = {}
     left: list[LeftDense] = []
     titles: set[str] = set()
@@ -164,7 +159,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Pr
         if key in found:
             found[key].nodes.append(node.name)
             continue
-        picture = _picture(given, flattens) if name in LINEAR and node.name not in turned else ()
+        picture = _picture(given, flattens) if name in LINEAR else ()
         order = _channels_last(picture) if picture else None
         matrices = [Matrix(str(w.target), tuple(_tensor(w).shape), int(_tensor(w).shape[1]), order) for w in weights]
         if order is not None:

@@ -313,10 +313,6 @@ class _SparsitySearch:
             self._say_bytes(dense, sparse)
             self.why = {layer.name: "zeros save no product on this target" for layer in self.layers}
             return self._result(stops, 0, sparse, {})
-        if self._turned(candidates, sparse):
-            self.model.load_state_dict(start)
-            candidates = [layer for layer in self.layers if layer.name in {c.name for c in candidates}]
-            alone, sparse = self._all_sparse(candidates, self.moments(candidates))
         gaining = self._gaining(candidates, dense, sparse)
         self.model.load_state_dict(start)
         errors = self._sensitivities(gaining, alone, start)
@@ -372,19 +368,6 @@ class _SparsitySearch:
         alone = self.pruned_alone(layers, moments, progress)
         self.put(layers, alone)
         return alone, self.price()
-
-    def _turned(self, layers: Sequence[PrunableLayer], sparse: SparsePrice) -> bool:
-        """Convert linear layers after a flattened image to the NPU's order; True if there are any."""
-        names = [
-            layer.name
-            for layer in layers
-            if layer.name not in sparse.sparse and any(m.order is not None for m in layer.matrices)
-        ]
-        if names:
-            given = {layer.name for layer in self.given}
-            self.layers, self.left = find_layers(self.model, names)
-            self.given = [layer for layer in self.layers if layer.name in given]
-        return bool(names)
 
     def _gaining(self, layers: Sequence[PrunableLayer], dense: SparsePrice, sparse: SparsePrice) -> list[PrunableLayer]:
         """Layers that take fewer cycles when they are sparse."""

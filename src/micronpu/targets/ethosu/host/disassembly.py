@@ -18,6 +18,7 @@ import numpy as np
 
 from micronpu.base.arrays import Array
 from micronpu.base.errors import MicroNpuError, PayloadError
+from micronpu.base.parsing import JsonObject
 from micronpu.container.trace import StreamTrace
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.targets.ethosu import registers as reg
@@ -238,7 +239,7 @@ class StreamDisassembly:
             total.update(step.moved)
         return dict(total)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**asdict(self), "moved": self.moved}
 
     def lines(self, registers: bool = False) -> Iterator[str]:

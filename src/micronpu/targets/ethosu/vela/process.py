@@ -8,12 +8,11 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.processes import how_it_ended
-from micronpu.base.worker import Worker
+from micronpu.base.worker import Head, Worker
 from micronpu.targets.ethosu.accelerators import vela_package
 
 _KILL = int(getattr(signal, "SIGKILL", 9))  # undefined on Windows
@@ -33,7 +32,7 @@ class Answer:
 
     objection: str
     text: str
-    result: dict[str, Any]
+    result: Head
     commands: bytes
     constants: bytes
 
@@ -80,7 +79,7 @@ class VelaProcess:
             self._worker = _started()
         return self._worker
 
-    def _asked(self, request: dict[str, Any], model: bytes, seconds: float) -> Answer:
+    def _asked(self, request: Head, model: bytes, seconds: float) -> Answer:
         worker = self._living()
         try:
             answer, blobs = worker.ask(request, [model], seconds)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from micronpu.base.worker import Head, Message
+
 _GRACE = 5
 """Seconds after its time limit at which a worker ends itself; takes effect only if its parent has ended."""
 _TABLES = ("perf", "source", "optimised", "queue")
@@ -35,7 +37,7 @@ def main() -> None:
 
     from micronpu.base.worker import parent, serve
 
-    def answer(head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    def answer(head: Head, blobs: list[bytes]) -> Message:
         if not blobs:
             return {}, []
         signal.alarm(int(head["seconds"]) + _GRACE)
@@ -48,7 +50,7 @@ def main() -> None:
     serve(parent(), answer)
 
 
-def _answer(regor: Any, arguments: tuple[object, ...], options: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+def _answer(regor: Any, arguments: tuple[object, ...], options: Head) -> Message:
     try:
         compiled = regor.compile(*arguments, **options)
     except Exception as error:  # regor raises RuntimeError and its own exceptions
