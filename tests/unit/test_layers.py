@@ -31,7 +31,7 @@ GRAPHS = {
 WITH_TORCH_FX = 17
 """Files that import torch.fx; others have its types, and nodes by what they do, from `micronpu.frontend.graphs`."""
 
-QUESTIONS = 20
+QUESTIONS = 15
 """Calls that ask whether a node is a quantize or a dequantize node; it only ever becomes smaller."""
 
 ON_CALL = {"compiler.program": ("board", "deploy")}

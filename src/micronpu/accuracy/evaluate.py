@@ -36,7 +36,7 @@ from micronpu.report.metrics import Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.thresholds import INTERVAL
+from micronpu.verify.judge import percentile_interval
 
 RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
@@ -75,13 +75,6 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int) -> Array:
             if each * RESAMPLES > _SECONDS:
                 break
     return np.asarray(found)
-
-
-def percentile_interval(values: Array) -> tuple[float, float]:
-    """The central 95 % of some values; NaN is ignored."""
-    known = values[np.isfinite(values)]
-    low, high = np.percentile(known, INTERVAL) if len(known) else (math.nan, math.nan)
-    return float(low), float(high)
 
 
 def p_of(differences: Array) -> float:

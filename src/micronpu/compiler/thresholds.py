@@ -21,7 +21,7 @@ FREE_GAIN = 0.5  # Minimum gain of a correction on held-out samples [dB; not mea
 PAID_GAIN = 1.0  # Minimum gain of a program that takes more time [dB; not measured]
 # Gain that corrections of an int8 program do not reach [dB; at most 9 in the measured networks (278a220e)]
 MOST_CORRECTED = 12.0
-FEWEST_HELD_OUT = 2  # Minimum number of held-out calls for a choice [calls; not measured]
+FEWEST_HELD_OUT = 2  # Minimum number of held-out calls for a choice [calls; calculated: the fewest that can differ]
 FEWEST_CALLS = 64  # Minimum number of calls that also calibrated for a choice [calls; not measured]
 TRIALS = 9  # Approximate number of programs that a search tries [programs; not measured]
 MOST_SETS = 3  # Maximum number of sets of operators among them [sets; calculated: an eighth of the path is left]
@@ -33,7 +33,7 @@ ORDER_NODES = 400_000  # Maximum number of operators that run to order values [o
 FIT_WORK = 4_000_000_000  # Maximum work of the search for ranges [MACs; 0.1 to 0.4 seconds for the results alone]
 # Distance up to which "accurate" searches, and operators are moved to the core [dB; not measured]
 CLOSE = 40.0
-CORE_GAIN = 3.0  # Minimum gain by operators on the core [dB; not measured]
+CORE_GAIN = 3.0  # Minimum gain by operators on the core [dB; calculated: half of the noise]
 CORE_CYCLES = 30.0  # Time of an operator that computes in float [core cycles per element; not measured]
 # Time of portable float kernels, as of operators between parts of a Neutron: int8 takes 0.26 to 0.31 MAC a cycle of a
 # Cortex-M33 in NXP's figures, and float is assumed to reach two thirds [core cycles; not measured]
@@ -46,7 +46,8 @@ METRIC = 1e-3  # Minimum difference of the user's metric that decides between tw
 LOST = 1e-2  # Maximum loss of the user's metric that counts as none [metric; not measured]
 MOST_TYPED = 4  # Maximum number of operators whose settings the report shows [operators; calculated: they fill a line]
 SMALL_WORK = 0.01  # Maximum work of an operator that is moved to the core [share of all work; not measured]
-LEAST_NOISE = 0.01  # Noise of an operator alone over that of all others from which it is tried [ratio; not measured]
+# Noise of an operator alone over that of all others from which it is tried [ratio; calculated: 0.04 dB]
+LEAST_NOISE = 0.01
 # Minimum number of calls from which the limits of weights and of activations follow [calls; one sample of basic_pitch
 # says 102 and 77 dB of a program at 20.9 dB]
 FEWEST_LIMITS = 3

@@ -101,7 +101,9 @@ UNLIKE_ROWS = 2.0
 SIGN_RANGE = 0.125
 # Part by which a range exceeds the end from which a sigmoid saturates [fraction; two LSBs of the 255 between both ends]
 SATURATED = 1 / 64
-MOST_SUMS = 16  # Maximum number of sums, by their other terms, whose saturation limits a value [sums; not measured]
+# Maximum number of sums, by their other terms, whose saturation limits a value [sums; calculated: those of four
+# residual connections, each of which doubles them]
+MOST_SUMS = 16
 MOST_TERMS = 4  # Maximum number of other terms of such a sum [terms; gates of recurrent layers have up to two]
 # Maximum number of successive averages and clamps whose qparams are chosen together: each passes its results to those
 # before [operators; calculated: they are observed at most that many times]
@@ -122,7 +124,8 @@ PROGRAM_HELD_OUT = 8  # Maximum number of calls that the program itself runs if 
 ENOUGH_SAMPLES = 32  # Samples that suffice for calibration, so that others are held out [samples; not measured]
 EVALUATION_WORK = 10_000_000_000  # Maximum work of an evaluation [MACs; about a second]
 CALL_WORK = 400_000  # Overhead of a call [MACs; not measured]
-RESULT_BYTES = 1 << 26  # Maximum size of the results of all samples [bytes; not measured]
+# Maximum size of the results of all samples [bytes; 64 MB, where the smallest compilation takes 400]
+RESULT_BYTES = 1 << 26
 # Widths that weights may have [bits; accuracy within 0.2 points with six on three trained networks (ebc27c87)]
 WEIGHT_BITS = (8, 7, 6, 5, 4)
 # Memory of a transposed convolution in float64 from which it is computed in pieces [bytes; not measured]
@@ -143,8 +146,10 @@ DIRECTIONS = 2  # Random directions at the results, for each sample [directions;
 # Recordings, and values, that run side by side [recordings; 64 of a small network take 18 ms, one by one 63]
 BATCH = 16
 COUNTED = 1 << 14  # Values that a histogram counts at once [values; 1.6 million take 10 instead of 16 ms]
-BATCH_ELEMENTS = 1 << 22  # Maximum size of a value of recordings that run side by side [elements; not measured]
-KEPT_WEIGHTS = 1 << 24  # Weights of a module that are dequantized once [elements; not measured]
+# Maximum size of a value of recordings that run side by side [elements; calculated: 16 MB in float32]
+BATCH_ELEMENTS = 1 << 22
+# Weights of a module that are dequantized once [elements; 64 MB in float32, where the smallest compilation takes 400]
+KEPT_WEIGHTS = 1 << 24
 # Power of a difference over that of the results, up to which a batch gives what single runs give [ratio; not measured]
 SAME_RESULTS = 1e-2
 # Positions for each weight of an output channel [ratio; a recurrent network on other data (de8c33a7)]
@@ -157,7 +162,9 @@ MOMENTS_AT_ONCE = 256  # Rows of the moments of operands that are multiplied at 
 # Places of a window, and its positions, from which moments follow from its first place [places; an electrocardiogram's
 # windows of 1 to 113 take 34 instead of 153 CPU s]
 LONG_WINDOW = 16
-KEPT_MOMENTS = 1 << 27  # Maximum size of moments that are kept for further quantizations [bytes; not measured]
+# Maximum size of moments that are kept for further quantizations [bytes; 128 MB, where the smallest compilation takes
+# 400]
+KEPT_MOMENTS = 1 << 27
 MOST_THRESHOLDS = 64  # Maximum number of thresholds in a range, of over four LSBs each [thresholds; calculated]
 # Maximum factor by which a scale may grow for a threshold to be between two LSBs [ratio; calculated: it costs 1.9 dB]
 WIDER = 1.25

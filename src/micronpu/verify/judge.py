@@ -407,10 +407,13 @@ def _bootstrapped(
         except ModelError:  # a draw may lack a class that the metric needs
             return None
         found.append(value)
-    known = np.asarray(found)[np.isfinite(found)]
-    if not len(known):
-        return None
-    low, high = np.percentile(known, at.INTERVAL)
+    return percentile_interval(np.asarray(found)) if np.isfinite(found).any() else None
+
+
+def percentile_interval(values: Array) -> tuple[float, float]:
+    """Return the central 95 % of some values; NaN is ignored."""
+    known = values[np.isfinite(values)]
+    low, high = np.percentile(known, at.INTERVAL) if len(known) else (math.nan, math.nan)
     return float(low), float(high)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-FAR = 10.0  # Distance from float below which a program is usually useless [dB; not measured]
+# Distance from float below which a program is usually useless [dB; calculated: errors a third as large as the values]
+FAR = 10.0
 NEAR = 20.0  # Distance from float below which a program deserves a look [dB; classifiers of docs/accuracy.md]
 # Size of the difference of a program from its module, in parts of an output [ratio; calculated: 2^13 roundings of
 # float32]
@@ -27,15 +28,20 @@ BLAME_CALLS = 64  # Maximum number of calls of a recording for that [calls; rian
 OWN_CALLS = 16  # Maximum number of calls for errors of single results [calls; not measured]
 # Maximum work for that; two operators may exceed it [MACs; 0.05 to 0.15 seconds]
 BLAME_WORK = 1_500_000_000
-ALIKE = 0.5  # Noise of an operator over the largest, from which both cost the same [ratio; not measured]
-CAUSE = 0.25  # Share of the noise at an output from which one operator is named as the cause [share; not measured]
+ALIKE = 0.5  # Noise of an operator over the largest, from which both cost the same [ratio; calculated: 3 dB]
+# Share of the noise at an output from which one operator is named as the cause [share; calculated: without it, 1.2 dB
+# less noise]
+CAUSE = 0.25
 # Clipping of a sample over the rounding of a value from which it runs again [ratio; a thousandth of the noise at most]
 CLIPPED_NOISE = 0.1
 CLIPPED = 0.1  # Excess over a range, from which values are clipped and not only rounded [range; not measured]
-READ = 0.1  # Share of a layer's noise at an output, from which its saturated values are read [share; not measured]
+# Share of a layer's noise at an output, from which its saturated values are read [share; calculated: without them, 0.5
+# dB less noise]
+READ = 0.1
 # Ratio of a range to its values from which other values must have widened it [ratio; calculated: three bits]
 WIDE = 8.0
-MARGIN = 3.0  # Distance by which samples other than the held-out ones may be further from float [dB; not measured]
+# Distance by which samples other than the held-out ones may be further from float [dB; calculated: twice the noise]
+MARGIN = 3.0
 AVOIDABLE = 3.0  # Distance from the limit of int8 to be avoidable [dB; 9 of 15 random networks found (14deb9e3)]
 LOOKS = 3  # Runs for measuring one sample [runs; calculated: the float model, the program, and separate qparams]
 # Number of samples that evaluate a program of a search, calibrating ones beside fewer held-out ones [samples; selfie
