@@ -7,6 +7,7 @@ compiled. Rewrites that cost more there than they did alone are undone.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -326,8 +327,8 @@ def best_plan(
         for plan in _smaller(tries.formats[0], tries.graphs, memory_limit):
             tries.attempt(plan)
     if not tries.found:
-        for format in tries.formats[1:]:
-            tries.attempt(VelaPlan(plan_name(format, False), format, False))
+        for format, rewrites in itertools.product(tries.formats[1:], sorted(tries.graphs, reverse=True)):
+            tries.attempt(VelaPlan(plan_name(format, rewrites), format, rewrites))
     if not tries.found and tries.loses and copy_returned(copied := graph.clone()):
         return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters)
     return tries.sound()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.emit.litert import to_litert
 from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
@@ -86,6 +87,19 @@ def test_transpose_of_the_input_becomes_cheap_on_u85() -> None:
     assert not any(isinstance(n.op, Transpose) for n in choice.graph.nodes)
     assert any(isinstance(n.op, Transpose) for n in graph.nodes)  # the graph itself stays
     assert choice.program.cycles < 0.7 * compile_flatbuffer(to_litert(graph).data, spec).cycles
+
+
+def test_rewrites_are_tried_where_a_large_program_can_be_written_in_the_second_format_alone(monkeypatch):
+    def refuses_programs(graph: Graph) -> WrittenModel:
+        if len(graph.nodes) > 6:
+            raise UnsupportedError("`conv2d` cannot be written.")
+        return to_litert(graph)
+
+    monkeypatch.setattr(plans, "_LARGE_NODES", 0)
+    emitters = {"litert": refuses_programs, "tosa": to_tosa}
+    choice = best_plan(network(96), EthosUOptions("ethos-u85-256"), emitters=emitters)
+    assert choice.plan.format == "tosa" and choice.rewrites
+    assert {(p.format, p.rewrites) for p in choice.plans} >= {("tosa", True), ("tosa", False)}
 
 
 def test_equal_operators_are_measured_once() -> None:
