@@ -161,7 +161,7 @@ class NodeContext:
     """Context of a node that makes rewrites more expensive than they are alone.
 
     Attributes:
-        read_by_sum: an addition reads the result; Vela fuses it with the node unless a reshape is between.
+        read_by_sum: an addition reads the result; Vela fuses it with the node, at no cost, unless a reshape is between.
         shares: other nodes read the operand too; Vela copies a tensor that is read with two shapes.
     """
 
@@ -235,12 +235,14 @@ class Bench:
     def _search(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
 
         def estimate(nodes: Sequence[Node], instead: Node) -> int | None:
-            if nodes[-1] is not node and place.read_by_sum and isinstance(nodes[-1].op, Reshape):
-                return None
             reads_before = before is not None and nodes[0].inputs[0] is before.output
             cost = self.cycles([before, *nodes] if before is not None and reads_before else nodes)
             if cost is not None and nodes[-1] is not node and place.shares and isinstance(nodes[0].op, Reshape):
                 cost += self.cycles(nodes[:1]) or 0
+            if cost is not None and nodes[-1] is not node and place.read_by_sum and isinstance(nodes[-1].op, Reshape):
+                y = node.output
+                own = self.cycles([Node.of(Add(), [y, y], node.origin, y.type.qparams)])
+                cost = None if own is None else cost + own
             return cost
 
         found = choose(
