@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -416,7 +417,8 @@ def test_whole_way_in_processes_of_their_own(program, rows, tmp_path):
             env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"},
             timeout=300,
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        said = re.sub(r"^[A-Z][\w ]+: \d+%\n", "", done.stderr, flags=re.MULTILINE)  # progress, on a busy machine
+        assert (done.returncode, said) == (0, "")
         return done.stdout
 
     text = process("compile", "-t", "imxrt700", "own.py:net", "-o", tmp_path / "a.pte")
