@@ -48,11 +48,11 @@ def evaluate(
     """Compare the accuracy of a .pte with the float model, with significance."""
     from micronpu.cli.files import load_with
 
+    report_json = console.checked_json_path(json, report_json)
     pictures.check(data, "--data")
     if data is None and pictures.images is None:
         raise OptionError("There are no inputs to judge the program on.", hint="--data DATA, or --images DIR")
     scoring.check()
-    report_json = console.checked_json_path(json, report_json)
     read_program(program)  # refuses a model and a folder
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
@@ -217,9 +217,9 @@ def advise(
     """Show where the time goes and what model changes would save (compiled, not retrained)."""
     from micronpu.cli.files import load_with
 
+    report_json = console.checked_json_path(json, report_json)
     pictures.check(calibration)
     options = chosen_options(context, find_target(target))
-    report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
         loaded = load_with(library, model, callback)
         rows = load_data(calibration, pictures, loaded)
