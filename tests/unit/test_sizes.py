@@ -14,7 +14,7 @@ from tests.layers import SOURCE, nodes
 
 MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
-LINES, LINES_OF_CORE = 97_450, 66_450
+LINES, LINES_OF_CORE = 97_670, 66_520
 """Maximum lines of the package's Python files, and of those outside `PRODUCTS`. The aims are 94,000 and 64,000."""
 
 SLACK = 0.005

@@ -5,8 +5,8 @@
 2. Corrections that cost nothing on the chip are kept where held-out samples gain.
 3. Otherwise operators are given back to int8 as long as the program is near float, in the order of noise removed per
    added cycle, conversions between int8 and int16 included; whole sets are simulated on held-out samples.
-4. Operators that compute little are left to the core in float where that removes much noise, and logarithms of powers
-   at any cost: the report shows such a program if it takes more time than is allowed.
+4. All up to logarithms of powers is tried in int16.  Operators that compute little are left to the core in float where
+   that removes much noise, and these logarithms at any cost: the report shows such a program if it takes too much time.
 
 A network for which int8 suffices keeps its int8 program, byte for byte.
 """
@@ -218,8 +218,7 @@ class Search:
             tried = [*(tried if everything else tried[:-1]), narrow]
             if everything and self.has_int16 and start.price is not None:
                 wide = self.everywhere(narrow)
-            front = None if narrow.reaches or narrow.is_whole else self.front(narrow)
-            tried += [] if front is None else [front]
+            tried += [] if narrow.reaches or narrow.is_whole else self.front(narrow)
             # If int16 everywhere gains nothing, some operators in int16 gain nothing either.
             gains = wide is not None and (wide.reaches or wide.gains_on(narrow) >= at.PAID_GAIN)
             if (is_dear and gains and not narrow.reaches) or everything:
@@ -462,13 +461,22 @@ class Search:
         cycles = at.CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
         return cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
 
-    def front(self, tried: Tried) -> Tried | None:
-        """Return the program with the logarithms of powers in float on the core, and what is before them in int16."""
+    def front(self, tried: Tried) -> list[Tried]:
+        """Return programs with all up to logarithms of powers in int16, and with these in float on the core instead."""
         inside, before = (sorted(names & self.work.keys()) for names in front_end(*self.modules.values()))
-        wide = {name: {"activations": "int16"} for name in before if self.has_int16}
-        settings = merged(merged(tried.settings, CORRECTED), {"nodes": wide})
-        more = f"{tried.more} with {plural(len(wide), 'operator')} in int16" if wide else tried.more
-        return self.left_to_core(replace(tried, settings=settings, more=more), inside) if inside else None
+        if not inside:
+            return []
+
+        def wide(names: list[str]) -> Tried:
+            nodes = {name: {"activations": "int16"} for name in names if self.has_int16}
+            more = f"{tried.more} with {plural(len(nodes), 'operator')} in int16" if nodes else tried.more
+            return replace(tried, settings=merged(merged(tried.settings, CORRECTED), {"nodes": nodes}), more=more)
+
+        every = wide([*before, *inside])
+        made = self.quantized("int8", every.settings, every.names, every.more) if self.has_int16 else None
+        found = [] if made is None or made.gains_on(tried) < at.PAID_GAIN else [self.priced(made)]
+        on_core = self.left_to_core(replace(wide(before), fidelity=(found or [tried])[0].fidelity), inside)
+        return found if on_core is None else [*found, on_core]
 
     def left_to_core(self, tried: Tried, parts: Collection[str]) -> Tried | None:
         """Return the program with some operators in float on the core, if that is nearer to float."""

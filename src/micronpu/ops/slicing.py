@@ -182,10 +182,10 @@ def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
     between: list[tuple[str, list[object]]] = []
     while (made := write.call(x)) is not None:
         given, rank = made.given, len(write.shape(x))
-        joins = made.overload in (*CONCATENATIONS, "stack.default") and int(given["dim"]) % rank == axis
+        joins = made.overload in (*CONCATENATIONS, *STACKS) and int(given["dim"]) % rank == axis
         if joins:
             tensors = list(given["tensors"])
-            if made.overload == "stack.default":
+            if made.overload in STACKS:
                 wide = [write("unsqueeze.default", part, axis) for part in tensors[begin:end]]
                 part = wide[0] if len(wide) == 1 else write("cat.default", wide, axis)
             else:
@@ -218,6 +218,7 @@ def _of_parts(write: Writer, parts: list[Float], axis: int, begin: int, end: int
     return pieces[0] if len(pieces) == 1 else write("cat.default", pieces, axis)
 
 
+STACKS = ("stack.default",)
 CONCATENATIONS = (CONCATENATION, "concat.default", "concatenate.default")
 
 

@@ -20,7 +20,7 @@ from micronpu.ir.types import DType, TensorType
 from micronpu.ops.bounds import with_zeros
 from micronpu.ops.movement import Pad, Padding, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.ops.slicing import SLICES, Concat, Slice, sliced
+from micronpu.ops.slicing import SLICES, STACKS, Concat, Slice, sliced
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -86,7 +86,7 @@ def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
     return node.emit(Concat(axis), *parts) if len(parts) > 1 else x
 
 
-@imports("stack.default", quantization=shares_qparams(of="tensors"), tensors="tensors")
+@imports(*STACKS, quantization=shares_qparams(of="tensors"), tensors="tensors")
 def build_stack(node: AtenNode) -> Tensor:
     """Stack tensors along a new axis."""
     axis = axis_of(node, "dim", len(node.shape))

@@ -30,6 +30,7 @@ from micronpu.quantize.identities import function_before_fill, functions_to_tabl
 from micronpu.quantize.nodes import takes_clamp
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
+from micronpu.quantize.powers import logarithms_of_powers
 from micronpu.quantize.thresholds import MOST_FOLDED
 from micronpu.quantize.writer import GraphWriter, apply, is_on, switchable
 
@@ -46,6 +47,7 @@ def decompose(model: GraphModule, capabilities: Capabilities, disabled: Collecti
     """Writes every decomposition that a device needs, also for what decompositions write, in place."""
     apply(make_functional, disabled, model)  # first, because decompositions do not know in-place names
     apply(spelled_out, disabled, model, capabilities)
+    apply(logarithms_of_powers, disabled, model, capabilities)
     clean(model, _walk(model, capabilities, disabled, early=True))
     apply(fold_constants, disabled, model)
     apply(functions_to_tables, disabled, model, capabilities)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import operator
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 import numpy as np
@@ -92,6 +92,11 @@ class GraphWriter(NodeArguments):
         """Append the call of the operator to replace for another operand."""
         args = map_arg(self.node.args, lambda _: x)
         return self._write(self.node.target, args, dict(self.node.kwargs), self._place, self.node)
+
+    def copy(self, x: Node, operands: Mapping[Node, Node | None]) -> Node:
+        """Append the call of an operator for other operands."""
+        args, named = map_arg((x.args, dict(x.kwargs)), lambda n: operands.get(n, n))
+        return self._write(x.target, args, named, self._place, x)
 
     def kept(self) -> Node:
         self._place = self.node.next
@@ -262,7 +267,7 @@ def _tensor(data: Array) -> torch.Tensor:
 # ---------------------------------------------------------------- switches of rewrites
 
 
-_MODULES = ("decompose", "identities", "norms", "positions")
+_MODULES = ("decompose", "identities", "norms", "positions", "powers")
 _SENTENCES: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
