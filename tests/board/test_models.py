@@ -183,7 +183,7 @@ def test_what_is_refused_before_the_start() -> None:
         VirtualBoard(model, "corstone310")
     with pytest.raises(OptionError, match=r"corstone320 with an Ethos-U85\. Try: `micronpu deploy` and"):
         find_runner("corstone320", "pte", "u85")
-    with pytest.raises(UnsupportedError, match=r"no part for an Ethos-U: .* Try: `micronpu deploy` and"):
+    with pytest.raises(UnsupportedError, match=r"no part for an Ethos-U: .* Try: `micronpu run`, .*once for the core"):
         read_model(GOLDEN.with_name("cortexm.pte").read_bytes())
     with pytest.raises(OptionError, match=r"has no ethos-u85-256"):
         VirtualBoard(model, accelerator="ethos-u85-256")

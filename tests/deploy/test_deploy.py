@@ -272,7 +272,7 @@ def test_sizes_against_the_chip(tmp_path: Path) -> None:
     chip.unlink()
     for made in (compiled.deploy(tmp_path / "gone"), programs.deploy(program.buffer, tmp_path / "bare")):
         text = (made.folder / "README.md").read_text()
-        assert "of unknown size: no chip is named" in text and "`micronpu deploy --for TARGET`" in text
+        assert "of unknown size: no chip is named" in text and "`micronpu deploy --for CHIP`" in text
         assert any("no chip" in note.lower() and "--for " in note for note in made.notes)
 
 
@@ -347,7 +347,9 @@ def test_target_that_cannot_take_the_program(kind: str, target: str, words: str,
 def test_reference_container_is_for_a_laptop_only(tmp_path: Path) -> None:
     done = programs.program("neutron").deploy(tmp_path / "out")
     assert any("laptop only" in note for note in done.notes)
-    assert "runs on a laptop only" in (tmp_path / "out" / "README.md").read_text()
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "runs on a laptop only" in readme and "No board takes this program" in readme
+    assert not any(promise in readme for promise in ("PASS:", "MICRONPU_BOARD", "fetch_constants_to_sram"))
     assert "#define MODEL_ON_DEVICE 0" in (tmp_path / "out" / "model.h").read_text()
 
 

@@ -35,6 +35,7 @@ PTE, TFLITE = "pte", "tflite"
 _LITERT = b"TFL3"
 _LITERT_TYPES = ("float32", "int32", "uint8", "int16", "int8")
 """Element types of models on an Ethos-U."""
+_RESULTS = f"`micronpu run`, for its results; or {FIRMWARE}"
 _ADDRESS_WORDS = 3
 """Words of the metadata before the offsets: version, subgraphs, tensors."""
 
@@ -144,7 +145,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
         found = ((firmware_of(d.backend), d.payload) for d in plan.delegates)
         simulated = all(firmware is not None and firmware.is_for_silicon(payload) for firmware, payload in found)
-        hint = f"`micronpu run`{', or --board imxrt700' * simulated}" if others else FIRMWARE
+        hint = f"`micronpu run`{', or --board imxrt700' * simulated}" if others else _RESULTS
         raise UnsupportedError(f"{name} {what}: Arm's runner is for programs with an Ethos-U.", hint=hint)
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:

@@ -83,7 +83,10 @@ class Runner:
         return _function(self.image(), package().function)
 
 
-FIRMWARE = "`micronpu deploy` and `micronpu board build`, whose firmware runs here, too"
+FIRMWARE = (
+    "`micronpu deploy` and `micronpu board build`, whose firmware runs here, too, with an ExecuTorch that the commands "
+    "in the folder's README.md build once for the core, in some minutes"
+)
 _KINDS = {"pte": "ExecuTorch", "tflite": "LiteRT Micro"}
 
 

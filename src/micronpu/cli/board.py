@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from micronpu.base.errors import FileError, OptionError
-from micronpu.base.files import check_name, check_writable, read_file, write_file
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.compiled import is_model, program_of
 from micronpu.cli.deploy import FOR, ModelBuild, build_command, run_on_probe
@@ -221,10 +221,6 @@ def _content(file: Path, board: str, probe: Probe) -> bytes:
     if is_model(file) and probe != Probe():
         what = f"{file} is a model, and --gdb takes a program or a firmware."
         raise OptionError(what, hint=f"micronpu compile {file} -t TARGET -o net.pte, and then net.pte")
-    if (check_name(file) / "CMakeLists.txt").is_file():
-        what = f"{file} is a folder of `micronpu deploy`, whose firmware is built before it runs."
-        own = min(file.glob("*.pte"), default=file / "model.pte")
-        raise FileError(what, hint=f"micronpu board build {file}, which says how to run it; with a runner {own}")
     if is_model(file) and board not in chips():
         find_runner(board, "pte", *find_board(board).families[:1])  # before it is compiled for a board that has none
     return program_of(file, board)[0]

@@ -38,7 +38,8 @@ def read_program(path: Path) -> bytes:
         raise FileError(f"{path} is a model, and a compiled program is expected.", hint=hint)
     if (first := min(check_name(path).glob("*.pte"), default=None)) is None:
         return read_file(path)
-    raise FileError(f"{path} is a folder, and a program is expected.", hint=str(first))
+    built = f"; its firmware, `micronpu board build {path}`" if (path / "CMakeLists.txt").is_file() else ""
+    raise FileError(f"{path} is a folder, and a program is expected.", hint=f"{first}{built}")
 
 
 def program_of(path: Path, target: str | None) -> tuple[bytes, Mapping[str, bytes]]:

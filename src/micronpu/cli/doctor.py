@@ -243,7 +243,7 @@ def examine_build() -> Iterator[Dependency]:
         remedy = f"{missing.get(name, '')}, for `micronpu board build`"
         yield Dependency(name, shutil.which(name) or "", name not in missing, remedy, needed=False)
     place = os.environ.get("executorch_DIR", "")  # noqa: SIM112 (CMake's name)
-    remedy = "the commands in a deployed folder's README, which build it once for each core, for `micronpu board build`"
+    remedy = "the commands in a deployed folder's README: once per core, some minutes, for `micronpu board build`"
     yield Dependency("executorch_DIR", place, Path(place).is_dir() and bool(place), remedy, needed=False)
 
 
