@@ -9,7 +9,8 @@ from typing import Any
 
 NAMED = re.compile(r"`micronpu\s+([a-z]+(?:\s+[a-z]+)?)`")
 """A command without arguments; the end of a line may divide it."""
-_OWN = {"output", "report_json", "report_html", "json", "trace", "profile", "top", "every", "no_cache", "debug"}
+_FILES = {"output", "report_json", "report_html", "trace", "profile"}
+_OWN = _FILES | {"json", "top", "every", "no_cache", "quiet", "debug"}
 """Parameters about outputs, which another command does not take over."""
 _SAFE = {"model", "program", "target", "data", "calibration", "images", "normalize", "library"}
 """Parameters that are taken over from a command that fails, whose settings may be the cause."""

@@ -352,12 +352,16 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
     if starts > 1 / 2:
         what = f"{100 * starts:.0f} % of the NPU's cycles are in operations bound by their start."
         found.append((of_npu / 2, f"{what} Try: fewer and larger operations; `micronpu advise` compiles alternatives."))
-    for group in host_groups(report.host):
+    clocks = {t.processor: t.clock_mhz for t in report.latency}
+    for group in host_groups(report.host, report.core_operations):
         hint = next((r.hint for r in group.verdicts[0].reasons if r.hint and r.rule != SEARCHED_FOR), "")
-        if hint and not group.verdicts[0].core:
-            share = len(group.verdicts) / report.operators
+        core = group.verdicts[0].core
+        slow = group.cycles / clocks[core] / 1000 / total if core in clocks else 0.0
+        if hint and (not core or (report.has_npu and slow > 1 / 4)):
+            share = slow if core else len(group.verdicts) / report.operators
             work = sum(v.macs for v in group.verdicts) / report.macs if report.macs else 0.0
-            found.append((max(share, work), f"{group.title} on the core ({group.places}). Try: {sentence(hint)}"))
+            what = f"{group.title} on the core{f', {100 * slow:.0f} % of the time' if core else ''} ({group.places})"
+            found.append((max(share, work), f"{what}. Try: {sentence(hint)}"))
     found.sort(key=lambda entry: -entry[0])
     severe, mild = ([str(w) for w in report.warnings if w.is_severe is kind] for kind in (True, False))
     return (*severe, *mild, *(text for _, text in found))

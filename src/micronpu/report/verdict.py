@@ -9,6 +9,7 @@ from typing import ClassVar
 from micronpu.base.texts import shape_text, short_source
 from micronpu.ir.graph import Origin
 from micronpu.report.codec import flat
+from micronpu.report.operations import Operation
 
 _PLACES = 8
 """Maximum number of source lines that a group names."""
@@ -133,29 +134,38 @@ class HostGroup:
 
     Attributes:
         verdicts: one or more.
+        parts: number of operators that are one for the target, such as those of a table.
+        kernel: what computes each in int8, and the estimated cycles of all; "" and 0 if unknown.
     """
 
     verdicts: tuple[Verdict, ...]
+    parts: int = 1
+    kernel: str = ""
+    cycles: int = 0
 
     @property
     def title(self) -> str:
-        """``silu.default x 7``."""
-        operator, count = self.verdicts[0].operator, len(self.verdicts)
-        return f"{operator} x {count}" if count > 1 else operator
+        """``silu.default x 7``, or ``table x 5 (div, round, add, to, index)``."""
+        own, count = [v.operator for v in self.verdicts[: self.parts]], len(self.verdicts) // self.parts
+        names = ", ".join(dict.fromkeys(operator.partition(".")[0] for operator in own))
+        name, more = (self.kernel or names, f" ({names})" * bool(self.kernel)) if self.parts > 1 else (own[0], "")
+        return (f"{name} x {count}" if count > 1 else name) + more
 
     @property
     def facts(self) -> tuple[str, ...]:
         """Return shape, node and module, as far as all operators have the same."""
         shapes = {v.shape for v in self.verdicts}
         first = self.verdicts[0]
-        own = (first.node, first.origin.module if first.origin.source else "") if len(self.verdicts) == 1 else ()
+        own = [first.node, first.origin.module if first.origin.source else ""] if len(self.verdicts) == 1 else []
+        own = [f"{self.cycles:,} cycles"] if self.parts > 1 and self.cycles else own
         shape = shape_text(first.shape) if len(shapes) == 1 and first.shape else ""
         return tuple(fact for fact in (shape, *own) if fact)
 
     @property
     def places(self) -> str:
         """Return source lines, or modules if there are none; a file is named once."""
-        found = list(dict.fromkeys(v.origin.source or v.origin.module for v in self.verdicts))
+        ends = self.verdicts[self.parts - 1 :: self.parts]
+        found = list(dict.fromkeys(v.origin.source or v.origin.module for v in ends))
         texts, last = [], ""
         for place in (short_source(place) for place in found[:_PLACES] if place):
             file, colon, line = place.rpartition(":")
@@ -164,10 +174,22 @@ class HostGroup:
         return ", ".join([*texts, *([f"{len(found) - _PLACES} more"] if len(found) > _PLACES else [])])
 
 
-def host_groups(verdicts: Iterable[Verdict]) -> list[HostGroup]:
-    """Group operators by what they are, where they run and why."""
-    groups: dict[object, list[Verdict]] = {}
-    for verdict in verdicts:
-        why = tuple((r.rule, r.detail, r.hint) for r in verdict.reasons)
-        groups.setdefault((verdict.operator, verdict.core, why), []).append(verdict)
-    return [HostGroup(tuple(group)) for group in groups.values()]
+def host_groups(verdicts: Iterable[Verdict], kernels: Iterable[Operation] = ()) -> list[HostGroup]:
+    """Group operators by what they are, where they run and why; those that are refused as one are one."""
+    every, units = tuple(verdicts), dict[str, list[Verdict]]()
+    nodes = {verdict.node for verdict in every}
+    for verdict in every:
+        head = verdict.reasons[0].node if verdict.reasons else verdict.node
+        units.setdefault(head if head in nodes else verdict.node, []).append(verdict)
+    groups: dict[object, list[list[Verdict]]] = {}
+    for unit in units.values():
+        why = tuple((r.rule, r.detail, r.hint) for r in unit[0].reasons)
+        groups.setdefault((*(v.operator for v in unit), unit[0].core, why), []).append(unit)
+    made = {node: o for o in kernels for node in o.origin.nodes[:1]}
+    found = []
+    for same in groups.values():
+        computed = [made[unit[0].node] for unit in same if unit[0].node in made]
+        cycles = sum(o.cost.cycles for o in computed if o.cost is not None)
+        own = tuple(verdict for unit in same for verdict in unit)
+        found.append(HostGroup(own, len(same[0]), computed[0].name if computed else "", cycles))
+    return found

@@ -20,7 +20,7 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import HOST, difference
 from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.report.shown import shown
-from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.verdict import Reason, Verdict, host_groups
 
 
 def report(cycles: int = 500, refused: bool = False, clock: float = 100.0) -> DelegationReport:
@@ -56,6 +56,27 @@ def test_what_moved_and_what_it_costs() -> None:
     data = json.loads(found.to_json())
     assert data["format"] == "micronpu difference" and data["is_any"] is True
     assert {f["name"]: f["change"] for f in data["figures"]}["NPU, cycles"] == 150
+
+
+def test_operators_that_are_refused_as_one_are_one_entry() -> None:
+    """Two tables of two operators each, which the core computes: their name, their cycles, and a step if they cost."""
+    verdicts, kernels = list(report().verdicts[:1]), []
+    for head, end in (("div", "index"), ("div_1", "index_1")):
+        reason = Reason("exists", "The NPU has it.", "`table`", head, hint="compile the float model")
+        for name, line in ((head, 3), (end, 4)):
+            origin = Origin((name,), f"net.py:{line + 10 * name.endswith('1')}")
+            verdicts.append(Verdict(f"{name.split('_')[0]}.Tensor", origin, None, (reason,), core="M33"))
+        cost = Cost(600, 600, {}, 0, 0.5)
+        kernels.append(Operation(0, "table", "table", (1, 4), 0, Origin((head, end)), cost))
+    times = (*report().latency, Latency("M33", 1200, 100.0, 0.8, 1.2, "a model"))
+    made = replace(report(), verdicts=tuple(verdicts), core_operations=tuple(kernels), latency=times)
+    (group,) = host_groups(made.host, made.core_operations)
+    assert (group.title, group.facts, group.places) == ("table x 2 (div, index)", ("1,200 cycles",), "net.py:4, :14")
+    assert [g.title for g in host_groups(made.host)] == ["div, index x 2"]
+    step = "table x 2 (div, index) on the core, 71 % of the time (net.py:4, :14). Try: compile the float model."
+    assert made.next_steps == (step,)
+    cheap = replace(made, latency=(Latency("NPU", 9000, 100.0, 0.8, 1.2, "a model"), times[1]))
+    assert not cheap.next_steps  # an eighth of the time
 
 
 def test_operators_that_are_gone_or_new() -> None:

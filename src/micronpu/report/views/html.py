@@ -75,7 +75,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
         tiles=[_tile(line) for line in report.headline.lines],
         severe=severe,
         steps=report.next_steps[len(severe) :],
-        groups=host_groups(report.host),
+        groups=host_groups(report.host, report.core_operations),
         graph=graph,
         drawn=drawn,
         costs=costs,

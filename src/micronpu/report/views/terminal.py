@@ -62,7 +62,7 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
         where = "the core" if report.has_npu else report.target
         macs = f", {work:,} MACs" if (work := report.macs - report.delegated_macs) else ""
         parts += ["", Text(f"On {where}: {plural(len(report.host), 'operator')}{macs}", style=style)]
-        groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host)
+        groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host, report.core_operations)
         parts += map(_host, groups)
     times = [text for text in report.times if not text.startswith("Energy")]
     times += [f"SRAM: {report.memory.peak}."] if report.memory is not None and report.memory.peak else []
