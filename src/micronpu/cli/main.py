@@ -273,7 +273,7 @@ def _write(
         file = read_litert(read_file(path))
         types = " and ".join(sorted({element_name(file.tensors[i].type) for i in (*file.inputs, *file.outputs)}))
         console.say(f"The inputs and outputs of {path} are {types}, with scale and zero point in the file.", to=out)
-        what = "The file is lowered for this target (activations as tables, its rewrites), and may be slow on another"
+        what = "The file is written with what this target computes, and may be slow on another"
         console.say(f"{what}: compile the float model for that one.", to=out)
     if etrecord is not None:
         program.save_etrecord(etrecord)

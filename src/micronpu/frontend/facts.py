@@ -48,6 +48,8 @@ class Fact(Generic[Value]):
 # Facts about nodes of a float program.
 SEARCHED: Fact[bool] = Fact("micronpu_searched", False)
 """True for an operator that the search for precision left in float."""
+WRITTEN: Fact[str] = Fact("micronpu_written", "")
+"""Sentence of the decomposition of the model's operator, for the operators that it wrote."""
 SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 """The user's setting for the operator, or None for float, as a tuple of one."""
 IN_FLOAT: Fact[bool] = Fact("micronpu_in_float", False)

@@ -16,7 +16,7 @@ import torch
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.texts import plural
 from micronpu.frontend import program
-from micronpu.frontend.facts import SEARCHED, SETTING
+from micronpu.frontend.facts import SEARCHED, SETTING, WRITTEN
 from micronpu.frontend.graphs import Node as FxNode
 from micronpu.frontend.graphs import nodes_where
 from micronpu.frontend.importer import import_of
@@ -117,7 +117,8 @@ def _as_others(overload: str, *, if_decides: bool = False) -> str:
 
 def verdict_on(node: FxNode, partition: int | None, reasons: tuple[Reason, ...] = (), macs: int = 0) -> Verdict:
     name = program.overload_name(node) or str(node.target)
-    return Verdict(name, program.origin_of(node), partition, reasons, macs, program.static_shape(node) or ())
+    shape = program.static_shape(node) or ()
+    return Verdict(name, program.origin_of(node), partition, reasons, macs, shape, written=WRITTEN.of(node))
 
 
 class Decisions:

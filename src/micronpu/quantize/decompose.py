@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.facts import IN_TRAINING, QPARAMS
+from micronpu.frontend.facts import IN_TRAINING, QPARAMS, WRITTEN
 from micronpu.frontend.graphs import GraphModule, Node, calls, place_of
 from micronpu.frontend.importer import can_fuse
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
@@ -97,15 +97,17 @@ def _walk(
         if _is_empty(node) or (only and name not in only):
             continue
         lowerings = [w for w in capabilities.decompositions(name) if w.early == early and w.name not in disabled]
-        tries: list[Callable[[GraphWriter], Any]] = [
-            w.decompose for w in lowerings if early or w.decides or is_float32(node)
+        tries: list[tuple[str, Callable[[GraphWriter], Any]]] = [
+            (w.sentence, w.decompose) for w in lowerings if early or w.decides or is_float32(node)
         ]
         if name in clamps and is_float32(node):
-            tries.append(activation_before_concat)
-        for attempt in tries:
+            tries.append(("", activation_before_concat))
+        for sentence, attempt in tries:
             write = GraphWriter(model, node, capabilities, shared)
             made = attempt(write)
             if made is not None and made is not node:
+                for new in write.made:
+                    WRITTEN.say(new, WRITTEN.of(node) or sentence)
                 _replace(model, node, made, write.made)
                 shared.update({key: made for key, value in shared.items() if value is node})
                 pending.extendleft(reversed(write.made))

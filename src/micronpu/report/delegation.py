@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -331,6 +331,21 @@ def _accuracy(report: DelegationReport) -> str:
     return f"not measured, because {why}"
 
 
+def _written(report: DelegationReport) -> Iterator[tuple[float, str]]:
+    """Yield functions that several operations compute: their share of the NPU's cycles, and what to try."""
+    said, by_function = {v.node: v.written for v in report.verdicts}, dict[str, list[int]]()
+    for operation in report.operations:
+        if (cost := operation.cost) is not None:
+            functions = {said.get(node, "") for node in operation.origin.nodes}
+            by_function.setdefault(functions.pop() if len(functions) == 1 else "", []).append(cost.cycles)
+    total = max(sum(map(sum, by_function.values())), 1)
+    for what, cycles in by_function.items():
+        if what and len(cycles) > 1 and (share := sum(cycles) / total) > 1 / 8:
+            text = f"{len(cycles)} operations, {100 * share:.0f} % of the NPU's cycles, compute {sentence(what)}"
+            text = text.replace(" -> ", " as ", 1)
+            yield share, f"{text} Try: a function that the NPU has, such as relu or hardswish for an activation."
+
+
 def _next_steps(report: DelegationReport) -> tuple[str, ...]:
     """Return what to try, a sentence or two each: severe warnings, memories that are too small, accuracy, then speed.
 
@@ -352,6 +367,7 @@ def _next_steps(report: DelegationReport) -> tuple[str, ...]:
     if starts > 1 / 2:
         what = f"{100 * starts:.0f} % of the NPU's cycles are in operations bound by their start."
         found.append((of_npu / 2, f"{what} Try: fewer and larger operations; `micronpu advise` compiles alternatives."))
+    found += [(share * of_npu / 2, text) for share, text in _written(report)]
     clocks = {t.processor: t.clock_mhz for t in report.latency}
     for group in host_groups(report.host, report.core_operations):
         hint = next((r.hint for r in group.verdicts[0].reasons if r.hint and r.rule != SEARCHED_FOR), "")

@@ -12,7 +12,7 @@ from micronpu.report.operations import Operation
 from micronpu.report.shown import JsonReport
 from micronpu.report.verdict import Verdict
 
-HOST = "host, float"
+HOST, _SQNR = "host, float", "SQNR against float, dB"
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,8 @@ def _figures(before: DelegationReport, after: DelegationReport) -> tuple[Figure,
     """Return figures of each processor and memory that either report has, most important first."""
     a, b = (_numbers(report) for report in (before, after))
     nothing = None, 0
+    if len({r.accuracy.measured_on for r in (before, after) if r.accuracy is not None}) > 1:
+        a, b = ({f"{name} (other samples)" if name == _SQNR else name: n for name, n in own.items()} for own in (a, b))
     pairs = ((name, a.get(name, nothing), b.get(name, nothing)) for name in dict.fromkeys((*a, *b)))
     return tuple(Figure(name, first[0], second[0], max(first[1], second[1])) for name, first, second in pairs)
 
@@ -152,15 +154,17 @@ def _numbers(report: DelegationReport) -> dict[str, tuple[float, int]]:
         "in float on the host": (len(report.in_float), 0),
         "MACs": (report.macs, 0),
     }
+    if (time := report.headline.milliseconds) is not None:
+        found["time of a call, ms"] = (time, max(latency.digits for latency in report.latency))
     for latency in report.latency:
         found[f"{latency.processor}, ms"] = (latency.milliseconds, latency.digits)
         found[f"{latency.processor}, cycles"] = (latency.cycles, 0)
-    for region in report.memory.regions if report.memory is not None else ():
-        found[f"{region.name}, bytes"] = (region.bytes, 0)
+    if report.memory is not None:  # chips name their memories differently
+        found |= {"flash, bytes": (report.memory.flash, 0), "SRAM, bytes": (report.memory.sram, 0)}
     if report.program_bytes:
-        found["program, bytes"] = (report.program_bytes, 0)
+        found["file of the program, bytes"] = (report.program_bytes, 0)
     if report.accuracy is not None and report.accuracy.sqnr is not None:
-        found["SQNR against float, dB"] = (round(report.accuracy.sqnr, 2), 1)
+        found[_SQNR] = (round(report.accuracy.sqnr, 2), 1)
     return found
 
 

@@ -102,6 +102,7 @@ class Verdict:
             float.
         reads: operators, and inputs of the program, whose results it reads, by `node`; without constants.
         cycles: estimated cycles of the core for an operator in float; 0 for others, and before compilation.
+        written: the function of the model that it computes with other operators, as "silu(x) -> x * sigmoid(x)", or "".
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("node",)
@@ -116,6 +117,7 @@ class Verdict:
     core: str = ""
     reads: tuple[str, ...] = ()
     cycles: int = 0
+    written: str = ""
 
     @property
     def node(self) -> str:

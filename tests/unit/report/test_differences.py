@@ -18,6 +18,7 @@ from micronpu.ir.graph import Origin
 from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import HOST, difference
+from micronpu.report.memory import Item, MemoryReport, Region
 from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.report.shown import shown
 from micronpu.report.verdict import Reason, Verdict, host_groups
@@ -50,6 +51,7 @@ def test_what_moved_and_what_it_costs() -> None:
     assert figures == {
         "on the NPU": (2, 1),
         "in float on the host": (0, 1),
+        "time of a call, ms": (0.005, 0.0065),
         "NPU, ms": (0.005, 0.0065),
         "NPU, cycles": (500, 650),
     }
@@ -79,6 +81,20 @@ def test_operators_that_are_refused_as_one_are_one_entry() -> None:
     assert not cheap.next_steps  # an eighth of the time
 
 
+def test_a_function_that_several_operations_compute_is_named_with_its_share() -> None:
+    gelu = "gelu(x) -> x * sigmoid(1.702 x); off by at most 0.0204"
+    names = ("conv", "mul", "sigmoid", "mul_1")
+    verdicts = tuple(Verdict(f"{n}.Tensor", Origin((n,), ""), 0, written=gelu * (n != "conv")) for n in names)
+    for cycles, said in ((100, True), (20, False)):
+        costs = [Cost(1200 if name == "conv" else cycles, 0, {}, 0, 0.5) for name in names]
+        operations = [Operation(0, n, n, (1, 4), 0, Origin((n,), ""), c) for n, c in zip(names, costs, strict=True)]
+        steps = replace(report(), verdicts=verdicts, operations=tuple(operations)).next_steps
+        text = "3 operations, 20 % of the NPU's cycles, compute gelu(x) as x * sigmoid(1.702 x); off by"
+        assert any(step.startswith(text) for step in steps) is said
+    alone = replace(report(), verdicts=verdicts[:2], operations=tuple(operations[:2]))
+    assert not any("compute gelu" in step for step in alone.next_steps)
+
+
 def test_operators_that_are_gone_or_new() -> None:
     before, after = report(), replace(report(), verdicts=report().verdicts[:1])
     assert [(m.node, m.before, m.after) for m in difference(before, after).moved] == [("relu", "NPU", "")]
@@ -106,6 +122,19 @@ def test_command_and_page(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(report().to_json().replace('"version": 1', '"version": 99'))
     refused = run(app, ["diff", a, str(tmp_path / "old.json")])
     assert refused.exit_code == 1 and "is a report of version 99" in " ".join(refused.output.split())
+
+
+def test_memories_have_one_name_and_columns_that_say_nothing_are_left_out() -> None:
+    """The flash of one chip is called ddr, that of the other mram; no operator has a reason."""
+    flash = (Region("ddr", "dram", (Item("NPU code", 5),)), Region("mram", "flash", (Item("NPU code", 7),)))
+    first, second = (replace(report(), memory=MemoryReport((region,), (), (), 0, 0)) for region in flash)
+    second = replace(second, verdicts=first.verdicts[:1])
+    figures = {f.name: (f.before, f.after) for f in difference(first, second).figures}
+    assert figures["flash, bytes"] == (5, 7) and not figures.keys() & {"ddr, bytes", "mram, bytes"}
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    with console.capture() as capture:
+        console.print(difference(first, second))
+    assert "relu" in capture.get() and "why" not in capture.get()
 
 
 def candidate(ms: float | None, sram: int, sqnr: float, fits: bool | None = True, **more: object) -> Candidate:

@@ -313,7 +313,7 @@ def _gelu(node: AtenArguments) -> RealFunction:
 
 @decomposes(*places("gelu"))
 def _gelu_decomposed(write: Writer) -> Float:
-    """gelu(x) -> x * sigmoid(1.702 x), for either form; off by at most 0.0204 (see `GELU_SLOPE`)."""
+    """gelu(x) -> x * sigmoid(1.702 x), for either form; off by at most 0.0204."""
     x = write.given["self"]
     return write("mul.Tensor", x, write("sigmoid.default", scaled(write, x, GELU_SLOPE)))
 

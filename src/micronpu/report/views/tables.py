@@ -112,9 +112,10 @@ def difference_view(difference: Difference) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{difference.before} -> {difference.after}", style="bold"), "", figures]
     parts[1:1] = [Text(str(cause)) for cause in difference.causes]
     if difference.moved:
-        table = plain_table("operator", "before", "after", "line", "why")
+        columns = ("operator", "before", "after", "line", "why")[: 5 if any(m.why for m in difference.moved) else 4]
+        table = plain_table(*columns)
         for moved in difference.moved:
-            table.add_row(*map(Text, moved_texts(moved)))
+            table.add_row(*map(Text, moved_texts(moved)[: len(columns)]))
         parts += ["", table]
     if difference.operations:
         numbers = ("cycles before", "cycles after")

@@ -204,3 +204,12 @@ def test_a_chip_without_programs_for_silicon_is_named_in_what_to_do_next(target,
     for report in (checked, compiled):
         assert [w.rule for w in report.warnings if w.rule == "no-silicon"] == rules
         assert any("only reference programs" in step for step in report.next_steps) == bool(rules)
+
+
+def test_a_function_that_several_operators_compute_is_named_in_what_to_do_next():
+    examples = (torch.randn(1, 16, 8, 8),)
+    for function, said in ((torch.nn.GELU(), "compute gelu(x) as x * sigmoid(1.702 x)"), (torch.nn.Hardswish(), "")):
+        model = torch.nn.Sequential(conv(16, 16), function, conv(16, 16)).eval()
+        made = micronpu.compile(model, examples, "imxrt700", calibration=batches(examples, 4), verify=False).report
+        steps = [step for step in made.next_steps if "of the NPU's cycles, compute" in step]
+        assert [said in step for step in steps] == [True] * bool(said)
