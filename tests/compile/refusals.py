@@ -42,6 +42,6 @@ def failed(*arguments: object) -> str:
     text, *more = result.stderr.splitlines(keepends=True)
     assert text.startswith("Error: ")
     assert text.endswith(".\n")
-    assert all(line.startswith("To run: micronpu ") for line in more)
+    assert all(line.startswith("In full: micronpu ") for line in more)
     assert set(Path().iterdir()) == before
     return text

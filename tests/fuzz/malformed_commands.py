@@ -89,7 +89,7 @@ class Line:
             return "" if "Error" in result.stderr and "Traceback" not in result.output else result.output[:300]
         if result.exit_code != 1:
             return f"ends with exit code {result.exit_code}: {result.output[:200]}"
-        lines = [line for line in result.stderr.splitlines() if not line.startswith("To run: micronpu ")]
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("In full: micronpu ")]
         if len(lines) != 1 or not lines[0].startswith("Error: ") or lines[0][-1] not in ".?":
             return f"no sentence: {result.stderr[:300]!r}"
         if "did not expect" in lines[0] or "Traceback" in result.output:

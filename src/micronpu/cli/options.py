@@ -105,7 +105,7 @@ class Command(TyperCommand):
         finally:
             for out, texts in zip((console.output(), console.errors()), console.PRINTED.values(), strict=True):
                 for line in hints.lines("".join(texts), ctx, failed=failed):
-                    console.say(f"To run: {line}", to=out)
+                    console.say(f"In full: {line}", to=out)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]

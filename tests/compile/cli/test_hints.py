@@ -93,6 +93,6 @@ def test_the_line_below_a_report_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     np.save("data.npy", np.random.default_rng(0).random((8, 2, 16, 16), np.float32))
     done = CliRunner().invoke(app, ["compile", "net.py:net", "-t", "corstone300", "--calibration", "data.npy"])
     assert not re.search(" +$", done.stdout, re.MULTILINE)
-    (line,) = re.findall(r"^To run: micronpu (.*)$", done.stdout, re.MULTILINE)
+    (line,) = re.findall(r"^In full: micronpu (.*)$", done.stdout, re.MULTILINE)
     again = CliRunner().invoke(app, shlex.split(line))
     assert line.startswith("advise ") and again.exit_code == 0, again.output
