@@ -89,6 +89,7 @@ def blame(
         metric=subject.metric_of(slice(None, None, -(-len(rows) // found.rows)), *zip(*found.results, strict=True))
         if found.results
         else None,
+        activations="int16" if how.activations == "int16" else "int8",
     ).sorted(sort)
 
 

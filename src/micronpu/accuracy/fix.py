@@ -228,7 +228,8 @@ class _Fix:
         own, before = (Search.fidelity_of({"": self.judging}, {"": found}) for found in results)
         exact, found = ([copies[0] for copies in of] for of in (self.judging.exact, results[0]))
         metric = self.subject.metric_of(self.judged, exact, found)
-        name = "default" if one is default else (" + ".join(_names(one)) or one.activations) + one.more
+        start = "as given" if self.base else "int8"
+        name = start if one is default else (" + ".join(_names(one)) or one.activations) + one.more
         gain = None if one is default else _gain(before, own)
         cycles = round(price.cycles) or None
         quantization = self.settings(one.activations, one.settings)

@@ -313,9 +313,9 @@ def shipped_chips() -> Chips:
 
 
 def with_clock(core: str) -> str:
-    """Return the names of the shipped chips without an NPU that have a core, and its clock, as "a and b"."""
+    """Return the names of the shipped chips without an NPU that have a core, and its clock, as "a or b"."""
     chips = (chip for chip in shipped_chips().values() if chip.core == core and chip.core_clock_mhz)
-    return " and ".join(chip.name for chip in chips if chip.npu is None) or "a chip file"
+    return " or ".join(chip.name for chip in chips if chip.npu is None) or "a chip file"
 
 
 def text_of(chip: Chip) -> str:

@@ -202,7 +202,7 @@ def _missing_figures(
         cycles = sum(cost.cycles for graph in graphs for cost in device.beside.costs(graph).values())
         why = "the chip's file has no clock_mhz in [core]"
         if device.chip is None:
-            why = f"a core without a chip has no clock: {with_clock(device.core.name)}, as the target, has one"
+            why = f"a core without a chip has no clock; as the target, take {with_clock(device.core.name)}"
         missing["time of the core"] = f"{cycles:,} cycles estimated, and {why}"
     if report.in_float and (device.chip is None or device.chip.core_clock_mhz is None):
         count = plural(len(report.in_float), "operator")

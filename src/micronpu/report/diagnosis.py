@@ -81,6 +81,7 @@ class Blame(JsonReport):
         sort: order of the layers: by the share of the error at the output ("output"), the layer's own error ("own"), or
             its total error ("total").
         metric: of the quantized model, if one is given.
+        activations: "int8", or "int16"; without a search, which `micronpu.compile` by default has.
     """
 
     FORMAT = "micronpu blame"
@@ -94,6 +95,7 @@ class Blame(JsonReport):
     layers: tuple[LayerError, ...]
     sort: Sort = "output"
     metric: MetricAccuracy | None = None
+    activations: str = "int8"
 
     def sorted(self, by: Sort) -> Blame:
         """Return the result with the layers in another order.
@@ -110,8 +112,8 @@ class Blame(JsonReport):
         rows = f"{self.rows}{of} row{'' if self.given_rows == 1 else 's'}"
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
         metric = "" if self.metric is None else f"{self.metric}; "
-        text = f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."
-        return metric + text
+        of = f"{decibel_text(self.sqnr)} at the output of the {self.activations} model against float"
+        return f"{metric}{of}, on {rows} {where}."
 
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {
@@ -164,7 +166,7 @@ class FixChoice:
         name: the default, or the fixes.
         quantization: the dictionary that `micronpu.compile(quantization=...)` takes.
         sqnr: at the output against float in dB, of all samples that chose nothing together.
-        gain: over the default, on these samples; None for the default.
+        gain: over the first choice, on these samples; None for that.
         cycles: of the NPU and the core, as the program's report estimates them; None without an estimate.
         bytes: of the ``.pte``.
         best: True if no other choice is as near to float for as few cycles and bytes.

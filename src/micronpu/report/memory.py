@@ -162,7 +162,10 @@ class PartitionMemory:
     def __str__(self) -> str:
         """``inside partition 0: at most 126,976 bytes, during concat (net.py:18); needed then: 57,344 cat``."""
         most = f"at most {max(self.bytes):,} bytes, during {self.steps[self.peak_step]}"
-        return f"{self.name}: {most}; needed then: {_largest([(item.what, item.bytes) for item in self.alive])}"
+        alive = [(item.what, item.bytes) for item in self.alive]
+        rest = max(self.bytes) - sum(size for _, size in alive)
+        more = f"; {rest:,} of weights fetched ahead, working memory and gaps" if rest > 0 else ""
+        return f"{self.name}: {most}; needed then: {_largest(alive)}{more}"
 
 
 def _largest(items: Sequence[tuple[str, int]]) -> str:
@@ -216,10 +219,12 @@ class MemoryReport:
 
     @property
     def peak(self) -> str:
-        """Return the arena or partition that takes most of the SRAM, with what is alive at its peak; "" if unknown."""
+        """Return what takes most of the SRAM: an arena or partition at its peak, or the runtime; "" if unknown."""
         parts = [(arena.bytes, str(arena)) for arena in self.arenas if arena.tensors]
+        runtime = f"the runtime's structures: {self.method_pool:,} bytes, fewer for a program of fewer calls"
         parts += [(max(partition.bytes), str(partition)) for partition in self.inside]
-        return max(parts, default=(0, ""))[1]
+        most, text = max(parts, default=(0, ""))
+        return runtime if most and self.method_pool > 2 * most else text
 
     @property
     def too_small(self) -> tuple[ReportWarning, ...]:

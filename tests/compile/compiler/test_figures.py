@@ -120,7 +120,7 @@ def test_a_core_by_itself_has_no_clock():
     report = compiled("cortex-m55").report
     assert report.latency == () and report.core_operations[0].cost.cycles > 0
     cycles = sum(o.cost.cycles for o in report.core_operations if o.cost is not None)
-    why = "a core without a chip has no clock: a chip file, as the target, has one"
+    why = "a core without a chip has no clock; as the target, take a chip file"
     assert report.missing["time of the core"] == f"{cycles:,} cycles estimated, and {why}" and cycles
     assert f"Time of the core: {cycles:,} cycles estimated, and {why}." in " ".join(str(report).split())
     table = next(line for line in str(report).splitlines() if line.startswith("Part 0 on the core: "))
@@ -186,7 +186,8 @@ def test_the_memory_is_that_of_the_file(target):
         assert len(part.steps) == len(part.bytes) and "test_figures.py" in part.steps[part.peak_step]
         assert sum(item.bytes for item in part.alive) > 0 and f"{part}." in program.report.figures
     largest = max([a.bytes for a in memory.arenas if a.tensors] + [max(part.bytes) for part in memory.inside])
-    assert f"{largest:,} bytes" in memory.peak and f"SRAM: {memory.peak}." in " ".join(str(program.report).split())
+    most = memory.method_pool if memory.method_pool > 2 * largest else largest
+    assert f"{most:,} bytes" in memory.peak and f"SRAM: {memory.peak}." in " ".join(str(program.report).split())
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -236,9 +236,7 @@ def fixes_view(fixes: Fixes) -> RenderableType:
     metric = fixes.choices[0].metric
     columns = () if metric is None else (metric.name,)
     numbers = ("SQNR", "cycles", ".pte bytes", *columns)
-    table = plain_table(
-        "", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", *columns, numbers=numbers
-    )
+    table = plain_table("", "choice", "SQNR", "gain over row 0", "cycles", ".pte bytes", *columns, numbers=numbers)
     for number, choice in enumerate(fixes.choices):
         mark = f"{number} *" if choice.best else str(number)
         cycles = f"{choice.cycles:,}" if choice.cycles is not None else NOTHING

@@ -9,6 +9,7 @@ from micronpu.chips.core import Core, InstructionSet
 from micronpu.ir.graph import Graph, Node
 from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import Reshape
+from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.report.operations import Cost, Latency
 
@@ -29,13 +30,18 @@ def _comes_back(node: Node) -> bool:
     return not isinstance(node.op, ArgMax)
 
 
+def _elements(node: Node) -> int:
+    """Elements that a kernel writes and reads: a slice reads no more than it writes."""
+    read = node.outputs if isinstance(node.op, Slice) else node.inputs
+    return node.output.type.size + sum(t.type.size for t in read if not t.is_constant)
+
+
 def host_cycles(node: Node) -> int:
     """Estimated cycles of the core, including the transitions between NPU and core."""
     y = node.output.type
     calls = CALLS if _comes_back(node) else 1
-    elements = y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
     macs = node.op.macs(y, *node.input_types)
-    return calls * CYCLES_PER_CALL + elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
+    return calls * CYCLES_PER_CALL + _elements(node) * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def work(node: Node) -> tuple[int, int, int, int]:
     if isinstance(node.op, Reshape):
         return 0, 0, 0, 0
     if not macs:
-        return 0, 0, 0, y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
+        return 0, 0, 0, _elements(node)
     rows = y.size // (y.shape[-1] if y.shape else 1)  # a product of two numbers has no axes
     return (0, macs, y.size, 0) if rows == 1 else (macs, 0, y.size, 0)
 
