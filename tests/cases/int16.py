@@ -16,7 +16,7 @@ from micronpu.ops.slicing import Concat, Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.tiling import ReflectPad
 from micronpu.ops.unary import Abs, Exp, Log, Neg
-from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
+from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul, BytesConv2d
 from tests.cases import b32, c16, case, i8, i16, q, w8
 
 FUSED = [a for a in Activation if a.can_fuse]
@@ -42,6 +42,11 @@ CONVOLUTIONS = [
         case(Conv2d(activation=a), x=i16(1, 4, 4, 3), weight=w8(6, 3, 3, 3, axis=0), out=q(0.001), name=a.name)
         for a in FUSED
     ),
+    *(
+        case(BytesConv2d(activation=a, dtype=DType.INT16), x=i16(1, 2, 2, 9), weight=w8(6, 1, 1, 9, axis=0), out=q(y))
+        for a, y in ((Activation.NONE, 0.0002), (Activation.RELU, 0.002), (Activation.RELU6, 0.002))
+    ),
+    case(BytesConv2d(dtype=DType.INT16), x=i16(2, 1, 1, 30), weight=w8(7, 1, 1, 30), out=q(0.002), name="per tensor"),
     *(
         case(
             Conv2d(), x=i16(1, 3, 3, 3, scale=s), weight=w8(6, 2, 2, 3, axis=0, scale=w), out=q(y), name=f"{s} {w} {y}"

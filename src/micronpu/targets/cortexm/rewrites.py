@@ -52,10 +52,8 @@ class RowsAsPixels(RewriteOf[FullyConnected]):
     def replaced(self, node: Node, op: FullyConnected, chain: Chain) -> list[Node] | None:
         (x, weight, bias), y = node.inputs, node.output
         outputs, inputs = weight.shape
-        assert weight.data is not None
-        shape = (outputs, 1, 1, inputs)
         rows = chain.reshape(x, x.type.size // inputs, 1, 1, inputs)
-        kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
+        kernel = chain.reshape(weight, outputs, 1, 1, inputs)
         made = chain.add(Conv2d(activation=op.activation), rows, kernel, bias, qparams=y.type.qparams)
         return chain.result(made, y)
 

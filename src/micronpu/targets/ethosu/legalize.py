@@ -164,11 +164,9 @@ _POOLED = (DType.INT8, DType.INT16)
 
 def _reshaped(tensor: Tensor, users: Mapping[Tensor, list[Node]]) -> list[Tensor]:
     """A tensor and all its transitive reshapes."""
-    found = list[Tensor]()
-    waiting = [tensor]
-    while waiting:
-        found.append(waiting.pop())
-        waiting += [node.output for node in reversed(users.get(found[-1], ())) if isinstance(node.op, Reshape)]
+    found = [tensor]
+    for made in found:  # which becomes longer
+        found += [node.output for node in users.get(made, ()) if isinstance(node.op, Reshape)]
     return found
 
 

@@ -30,6 +30,7 @@ from micronpu.targets.ethosu.host.prove import StreamDiffersError, checked
 from micronpu.targets.ethosu.legalize import Emit, copy_returned, emitters_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
+from micronpu.targets.ethosu.rewrites.cheaper import RowsOfBytes
 from micronpu.targets.ethosu.schedule.prefetch import PrefetchResult
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
@@ -41,7 +42,7 @@ _LEAST_GAIN = 0.03
 """Minimum fraction of an operator's cycles that a rewrite must save, because costs in the program differ from costs
 alone."""
 _MOST_CONSTANT_BYTES = 128 * 1024
-"""Operators with more bytes of weights are bound by reading them, and slow to compile."""
+"""Operators with more bytes of weights are bound by reading them, except for few int16 pixels, and slow to compile."""
 _NEAR, _DEDICATED = "Shared_Sram", "Dedicated_Sram"
 _OPTIMIZE = ("scheduler", "optimize")
 _DISABLE = ("scheduler", "disable_feature")
@@ -224,7 +225,8 @@ class Bench:
 
     def best(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
         """See `Chooser`."""
-        if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
+        is_large = sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES
+        if is_large and RowsOfBytes().apply(node) is None:
             return None
         own = [*([before] if before is not None else []), node]
         key = (tuple(_kind(n) for n in own), place)
@@ -323,10 +325,11 @@ def best_plan(
     """
     tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters)
     tries.with_and_without_rewrites()
-    for plan in _further(tries.formats, tries.graphs, spec, len(graph.nodes)):
+    formats = _formats_of(tries.graphs[max(tries.graphs)], tries.formats)
+    for plan in _further(formats, tries.graphs, spec, len(graph.nodes)):
         tries.attempt(plan)
     if memory_limit is not None and tries.found and not tries.fitting:
-        for plan in _smaller(tries.formats[0], tries.graphs, memory_limit):
+        for plan in _smaller(formats[0], tries.graphs, memory_limit):
             tries.attempt(plan)
     if not tries.found:
         for format, rewrites in itertools.product(tries.formats[1:], sorted(tries.graphs, reverse=True)):
@@ -348,11 +351,10 @@ class _Tries:
         self, graph: Graph, spec: EthosUOptions, memory_limit: int | None, emitters: Mapping[str, Emit]
     ) -> None:
         self._graph, self._spec, self._limit, self._emitters = graph, spec, memory_limit, emitters
-        in_tosa = any(isinstance(node.op, Rescaling) and node.op.dtype is not None for node in graph.nodes)
-        self.formats = [f for f in emitters if spec.via in ("auto", f) and not (in_tosa and f == "litert")]
+        self.formats = _formats_of(graph, [f for f in emitters if spec.via in ("auto", f)])
         if not self.formats:
             raise InternalError(f"No emitter writes the format {spec.via!r}.")
-        self._bench = Bench(spec, emitters[self.formats[0]])
+        self._bench = Bench(spec, lambda graph: emitters[(_formats_of(graph, self.formats) or self.formats)[0]](graph))
         cheapest = graph.clone()
         self.rewritten = use_cheapest(cheapest, self._bench)
         self.graphs = {False: graph, True: cheapest} if self.rewritten.used else {False: graph}
@@ -389,10 +391,8 @@ class _Tries:
 
     def with_and_without_rewrites(self) -> None:
         """Compile the first two plans, and undo rewrites that cost more in the program than they did alone."""
-        usual = self.formats[0]
-        both = [VelaPlan(plan_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
-        for plan in both:
-            self.attempt(plan)
+        for rewrites in sorted(self.graphs, reverse=True):
+            self._usual(rewrites)
         worse = _worse(self.graphs, self.found) if len(self.found) == 2 else None
         if not worse:
             return
@@ -402,11 +402,15 @@ class _Tries:
             return
         cheapest, earlier = self.graphs[True], self.found.pop(0)
         self.graphs[True] = refined
-        self.attempt(both[0])
+        self._usual(True)
         if self.found[-1].program.cycles > earlier.program.cycles:
             self.found[-1], self.graphs[True] = earlier, cheapest
         else:
             self.rewritten = rewritten
+
+    def _usual(self, rewrites: bool) -> None:
+        format = _formats_of(self.graphs[rewrites], self.formats)[0]
+        self.attempt(VelaPlan(plan_name(format, rewrites), format, rewrites))
 
     def sound(self) -> Planned:
         """Return the best plan with a correct stream."""
@@ -437,7 +441,7 @@ class _Tries:
 
     def _what_was_not_worth_a_try(self, wrong: Collection[str]) -> None:
         """Try all formats, with and without rewrites; without chains of operations if a stream was wrong."""
-        for rewrites, format in ((r, f) for r in sorted(self.graphs) for f in self.formats):
+        for rewrites, format in itertools.product(sorted(self.graphs), self.formats):
             self.attempt(VelaPlan(plan_name(format, rewrites), format, rewrites))
             if format in wrong:
                 self.attempt(VelaPlan(f"{plan_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
@@ -450,6 +454,12 @@ class _Tries:
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
+
+
+def _formats_of(graph: Graph, formats: Sequence[str]) -> list[str]:
+    """The formats that can express a graph: LiteRT has no operators with two types, or with bytes of numbers."""
+    in_tosa = any(isinstance(node.op, Rescaling) and node.op.dtype is not None for node in graph.nodes)
+    return [f for f in formats if not (in_tosa and f == "litert")]
 
 
 class _PlanResult(NamedTuple):
@@ -538,10 +548,10 @@ def _alone(nodes: Sequence[Node]) -> Graph:
 def _kind(node: Node) -> object:
     """Key of a node's cycles: everything except scales, zero points and the values of constants.
 
-    For values, only 2:4 sparsity matters: a rewrite that spreads sparse weights may cost what it saves.
+    For values, only 2:4 sparsity matters (a rewrite that spreads sparse weights may cost what it saves), and their sum.
     """
     types = [
         (t.shape, t.type.dtype, t.is_constant, t.data is not None and is_two_in_four(t.data))
         for t in (*node.inputs, *node.outputs)
     ]
-    return node.op, tuple(types)
+    return node.op, tuple(types), RowsOfBytes().apply(node) is not None

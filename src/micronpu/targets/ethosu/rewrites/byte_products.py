@@ -1,13 +1,17 @@
-"""Products of int16 matrices from products of their bytes, for Ethos-U variants that multiply int8 matrices only."""
+"""Products of int16 numbers from products of their bytes, where an Ethos-U multiplies int8 only, or much faster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from micronpu.base.arrays import Array
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.arithmetic import quantize_multiplier, short_multiplier
+from micronpu.ir.arithmetic import per_channel_multipliers, quantize_multiplier, short_multiplier
 from micronpu.ir.registry import operator
+from micronpu.ir.types import TensorType
+from micronpu.ops.convolution import Conv2d
 from micronpu.ops.matmul import BatchMatmul
 
 if TYPE_CHECKING:
@@ -49,20 +53,55 @@ class BytesBatchMatmul(BatchMatmul):
                 f"{LONGEST_SUM:,} products and a result whose step is not below 2**-14 of the product of theirs."
             )
         bytes = [_bytes_of(emit, emit.input(i)) for i in (0, 1)]
-        batches = y.shape[0]
         # One by one: for slices of several batches Vela's program multiplies wrong matrices.
-        alone = y.size > _MOST_ELEMENTS and batches <= _MOST_PIECES
+        batches = y.shape[0]
+        size = 1 if y.size > _MOST_ELEMENTS and batches <= _MOST_PIECES else batches
         made = []
-        for first in range(batches if alone else 1):
-            part = [[_batch(emit, b, first) for b in pair] for pair in bytes] if alone else bytes
+        for first in range(0, batches, size):
+            part = [[(emit.slice(b, (first, 0, 0), (size, *b.shape[1:])), zero) for b, zero in pair] for pair in bytes]
             digits, rest = _digits(emit, *part)
             made.append(_requantized(emit, digits, rest, int(short_multiplier(multiplier)), right))
         return emit.rescale(emit.concat(made, 0), "INT16", [1 << 30], [30], rounding="SINGLE_ROUND")
 
 
-def _batch(emit: TosaEmitter, byte: Byte, number: int) -> Byte:
-    x, zero = byte
-    return emit.slice(x, (number, 0, 0), (1, *x.shape[1:])), zero
+@operator("conv2d_bytes")
+class BytesConv2d(Conv2d):
+    """`Conv2d` with a kernel of one, as a convolution of the upper and lower bytes of int16 pixels as int8 pixels.
+
+    x int16 [N, H, W, C], weight int8 [O, 1, 1, C], bias int64 [O]  ->  y [N, H, W, O], int16 or int8
+
+    Computes the same integers. With ``x = 256 * xh + xl``, the upper byte signed and the lower one unsigned, the sums
+    are ``256 * xh w + (xl - 128) w + (bias + 128 * w)``. ``dtype`` is set, since LiteRT has no such form.
+    """
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """ARITHMETIC_RIGHT_SHIFT and BITWISE_AND -> CONV2D of twice the pixels -> 256 * upper + lower -> MUL."""
+        y, x, weight, bias = emit.output_type, emit.image(emit.input(0)), emit.constant_input(1), emit.constant_input(2)
+        if (found := byte_factors(emit.input_type(0), emit.input_type(1), y, weight, bias)) is None:
+            raise UnsupportedError(f"`{self.name}` needs sums within 32 bits, and results that are not larger.")
+        high = emit.elementwise("ARITHMETIC_RIGHT_SHIFT", x, emit.number(8, "INT16"), "INT16", False)
+        low = emit.elementwise("BITWISE_AND", x, emit.number(255, "INT16"), "INT16")
+        rows = emit.concat([_narrow(emit, high, 0), _narrow(emit, low, -128)], 2)
+        sums = emit.plain_convolution(rows, emit.input(1), (1, 1, rows.shape[2], y.channels), (0, 0))
+        upper, lower = (emit.slice(sums, (0, 0, i, 0), (1, 1, x.shape[2], y.channels)) for i in (0, x.shape[2]))
+        addend = emit.constant(bias + 128 * weight.sum((1, 2, 3), np.int64), "INT32")
+        total = _sum(emit, _sum(emit, emit.multiply(upper, emit.number(256, "INT32")), lower), addend)
+        scaled = emit.multiply(total, emit.constant(found[0], "INT32"), found[1])
+        return emit.reshape(emit.clamp(emit.result(scaled), *self.activation.limits(y)), y.shape)
+
+
+def byte_factors(x: TensorType, weight: TensorType, y: TensorType, w: Array, bias: Array) -> tuple[Array, int] | None:
+    """Factors of each channel's sums and their common shift to the right, which scale like `multiply_wide`.
+
+    None if a sum of products with any int16 numbers, or its scaled result, might exceed 32 bits, or if the shift does:
+    Vela's program rounds a product that is shifted by more than 31 bits twice.
+    """
+    assert weight.qparams is not None
+    multipliers, shifts = per_channel_multipliers(x.scale, weight.qparams.scale, y.scale)
+    factors, right = np.ldexp(short_multiplier(multipliers), shifts - shifts.min()), 15 - int(shifts.min())
+    sums = (2**15 + 2**7) * np.abs(w.astype(np.int64)).sum((1, 2, 3)) + np.abs(bias)
+    fits = max(sums.max(), factors.max()) < 2**31 and factors.max() <= 2**right and right < 32
+    return (factors, right) if fits else None
 
 
 def _bytes_of(emit: TosaEmitter, x: TosaTensor) -> list[Byte]:
@@ -109,18 +148,11 @@ def _requantized(
         low.append(_rest(emit, upper, shifted))
         upper = shifted
     upper = _bounded(emit, upper, 4 << (right - dropped))
-    product = emit.multiply(upper, emit.number(multiplier, "INT32"))
-    if carry := list(_carries(emit, low, multiplier)):
-        product = _sum(emit, product, carry[-1])
-    return _halved(emit, product, right - dropped)
-
-
-def _carries(emit: TosaEmitter, digits: list[TosaTensor], multiplier: int) -> Iterator[TosaTensor]:
-    carry = None
-    for digit in digits:
-        product = emit.multiply(digit, emit.number(multiplier, "INT32"))
-        carry = _floored(emit, product if carry is None else _sum(emit, product, carry))
-        yield carry
+    product, carry = emit.multiply(upper, emit.number(multiplier, "INT32")), None
+    for digit in low:
+        part = emit.multiply(digit, emit.number(multiplier, "INT32"))
+        carry = _floored(emit, part if carry is None else _sum(emit, part, carry))
+    return _halved(emit, product if carry is None else _sum(emit, product, carry), right - dropped)
 
 
 def _product(emit: TosaEmitter, x: Byte, z: Byte) -> TosaTensor:

@@ -24,6 +24,7 @@ from micronpu.ops.matmul import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Transpose
 from micronpu.ops.slicing import Concat, Slice
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
+from micronpu.targets.ethosu.rewrites.byte_products import BytesConv2d, byte_factors
 
 _BLOCKS = (8, 16)
 """Numbers of pixels that a convolution interleaves from each plane at once."""
@@ -35,6 +36,7 @@ _MOST_ZEROS = 2
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
 _MOST_CHANNELS = 4096
+_MOST_PIXELS = 16
 
 
 class _Offers(Rewrite):
@@ -45,7 +47,7 @@ class _Offers(Rewrite):
     def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]: ...
 
 
-class TransposeAsMatrix(_Offers):
+class TransposeAsMatrix(RewriteOf[Transpose]):
     """A layout transpose as a transpose of a matrix of planes and pixels.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
@@ -54,14 +56,13 @@ class TransposeAsMatrix(_Offers):
 
     name = "transpose_as_matrix"
 
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
+    def replaced(self, node: Node, op: Transpose, chain: Chain) -> list[Node] | None:
         x = node.inputs[0]
         if not _is_layout(node, TO_CHANNELS_LAST) and not _is_layout(node, TO_CHANNELS_FIRST):
-            return
-        chain = Chain(self.name, node)
+            return None
         _, a, b, c = x.shape
         rows, columns = (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
-        yield chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
+        return chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
 
 
 class PlanesIntoConvolution(_Offers):
@@ -144,27 +145,20 @@ class ChannelsIntoKernel(_Offers):
             return
         op, (x, weight, bias), y = node.op, node.inputs, node.output
         depth = x.type.channels
-        assert weight.data is not None
         for parts in (2, 3):
             if depth > _MOST_DEPTH or depth % (parts * _LANES) or op.stride[1] * parts > 3:
                 continue
             chain = Chain(self.name, node)
-            outputs, high, wide, _ = weight.shape
-            thin = chain.reshape(x, x.shape[0], x.shape[1], x.shape[2] * parts, depth // parts)
-            shape = (outputs, high, wide * parts, depth // parts)
+            thin, kernel = (chain.reshape(t, *t.shape[:2], t.shape[2] * parts, depth // parts) for t in (x, weight))
             p = op.padding
-            moved = replace(
-                op,
-                stride=(op.stride[0], op.stride[1] * parts),
-                padding=Padding2d(p.top, p.bottom, p.left * parts, p.right * parts),
-            )
-            kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
+            padding = Padding2d(p.top, p.bottom, p.left * parts, p.right * parts)
+            moved = replace(op, stride=(op.stride[0], op.stride[1] * parts), padding=padding)
             result = chain.add(moved, thin, kernel, bias, qparams=y.type.qparams)
             if result.shape == y.shape:
                 yield chain.result(result, y)
 
 
-class FlatPixels(_Offers):
+class FlatPixels(RewriteOf[Conv2d]):
     """Puts all pixels into one row for a pointwise convolution.
 
     x [1, 7, 7, C] -> conv2d{1x1} -> y
@@ -173,18 +167,15 @@ class FlatPixels(_Offers):
 
     name = "flat_pixels"
 
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        if not _is_plain(node) or not isinstance(node.op, Conv2d):
-            return
-        op, (x, weight, bias), y = node.op, node.inputs, node.output
-        if weight.shape[1:3] != (1, 1) or op.stride != (1, 1) or op.padding or x.shape[1] == 1 or x.shape[2] % 4 == 0:
-            return
-        chain = Chain(self.name, node)
+    def replaced(self, node: Node, op: Conv2d, chain: Chain) -> list[Node] | None:
+        (x, weight, bias), y = node.inputs, node.output
+        if not _is_plain(node) or not _is_pointwise(op, weight) or x.shape[1] == 1 or x.shape[2] % 4 == 0:
+            return None
         flat = chain.reshape(x, x.shape[0], 1, x.shape[1] * x.shape[2], x.type.channels)
-        yield chain.result(chain.add(op, flat, weight, bias, qparams=y.type.qparams), y)
+        return chain.result(chain.add(op, flat, weight, bias, qparams=y.type.qparams), y)
 
 
-class DiagonalConvolution(_Offers):
+class DiagonalConvolution(RewriteOf[DepthwiseConv2d]):
     """A depthwise convolution of few channels as a dense convolution with zero weights between channels.
 
     x [N, H, W, 8] -> depthwise_conv2d(w [1, 3, 3, 8]) -> y
@@ -193,27 +184,24 @@ class DiagonalConvolution(_Offers):
 
     name = "diagonal_convolution"
 
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        op, y = node.op, node.output
-        if not isinstance(op, DepthwiseConv2d) or node.inputs[0].type.dtype is not DType.INT8:
-            return
-        x, weight, bias = node.inputs
+    def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
+        (x, weight, bias), y, qparams = node.inputs, node.output, node.inputs[1].type.qparams
         depth = x.type.channels
-        if weight.data is None or weight.shape[3] != depth or depth > 2 * _LANES or weight.type.qparams is None:
-            return
+        if x.type.dtype is not DType.INT8 or weight.shape[3] != depth or depth > 2 * _LANES:
+            return None
+        if weight.data is None or qparams is None:
+            return None
         dense = np.zeros((depth, *weight.shape[1:3], depth), np.int8)
         every = np.arange(depth)
         dense[every, :, :, every] = weight.data[0].transpose(2, 0, 1)
-        qparams = weight.type.qparams
         if not qparams.is_per_tensor:
             qparams = QParams.per_channel(qparams.scale, 0)
-        chain = Chain(self.name, node)
         kernel = chain.constant(dense, TensorType(dense.shape, DType.INT8, qparams))
         made = Conv2d(op.stride, op.padding, op.dilation, op.activation, dtype=op.dtype)
-        yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
+        return chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
-class RowsIntoChannels(_Offers):
+class RowsIntoChannels(RewriteOf[Prelu | Pad | Slice]):
     """An operator with the pixels of a row as further channels: a PReLU with repeated slopes, a pad or a slice. Exact.
 
     x [1, H, W, C] -> prelu(slope [C]) -> y
@@ -225,26 +213,24 @@ class RowsIntoChannels(_Offers):
 
     name = "rows_into_channels"
 
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        op, (x, *others), y = node.op, node.inputs, node.output
+    def replaced(self, node: Node, op: Prelu | Pad | Slice, chain: Chain) -> list[Node] | None:
+        (x, *operands), y = node.inputs, node.output
         if x.type.rank != 4 or x.data is not None:
-            return
+            return None
         count, height, width, depth = x.shape
-        chain, operands = Chain(self.name, node), list[Tensor]()
         if isinstance(op, Prelu):
-            (slope,) = others
+            (slope,) = operands
             if slope.data is None or slope.type.size != depth or width * depth > _MOST_CHANNELS:
-                return
-            slopes = np.tile(slope.data, width)
-            operands = [chain.constant(slopes, slope.type.with_shape((width * depth,)))]
-        elif not isinstance(op, (Pad, Slice)) or depth >= _LANES or y.shape[3] != depth or width == y.shape[2]:
-            return
+                return None
+            operands = [chain.constant(np.tile(slope.data, width), slope.type.with_shape((width * depth,)))]
+        elif depth >= _LANES or y.shape[3] != depth or width == y.shape[2]:
+            return None
         elif isinstance(op, Pad):
             op = replace(op, before=_as_channels(op.before, depth), after=_as_channels(op.after, depth))
         else:
             op = Slice(_as_channels(op.begin, depth), (*y.shape[:2], 1, y.shape[2] * depth))
         rows = chain.reshape(x, count, height, 1, width * depth)
-        yield chain.result(chain.add(op, rows, *operands, qparams=y.type.qparams), y)
+        return chain.result(chain.add(op, rows, *operands, qparams=y.type.qparams), y)
 
 
 def _as_channels(counts: Sequence[int], depth: int) -> tuple[int, ...]:
@@ -274,6 +260,10 @@ def _is_plain(node: Node, *types: DType) -> bool:
         and node.inputs[0].type.dtype in (types or (DType.INT8,))
         and node.inputs[1].shape[3] == node.inputs[0].type.channels
     )
+
+
+def _is_pointwise(op: Conv2d, weight: Tensor) -> bool:
+    return weight.shape[1:3] == op.stride == (1, 1) and op.padding == NO_PADDING
 
 
 def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -> Tensor | None:
@@ -361,6 +351,28 @@ def _repeated(type: TensorType, count: int) -> TensorType:
     return type.with_qparams(QParams.per_channel(q.scale * count, q.axis, q.zero_point * count))
 
 
+class RowsOfBytes(RewriteOf[Conv2d]):
+    """A convolution of few int16 pixels with a kernel of one as a convolution of their bytes as int8 pixels.
+
+        x [1, 1, 1, 256] int16 -> conv2d(w [1024, 1, 1, 256]) -> y        x -> conv2d_bytes(w) -> y
+
+    Exact. On U85, 74 thousand cycles become 21, for which the same convolution of int8 pixels takes 19.
+    """
+
+    name = "rows_of_bytes"
+
+    def replaced(self, node: Node, op: Conv2d, chain: Chain) -> list[Node] | None:
+        (x, weight, bias), y = node.inputs, node.output
+        is_plain = _is_plain(node, DType.INT16) and _is_pointwise(op, weight)
+        is_few = x.type.size <= _MOST_PIXELS * x.type.channels
+        if not (is_plain and is_few) or weight.data is None or bias.data is None:
+            return None
+        if byte_factors(x.type, weight.type, y.type, weight.data, bias.data) is None:
+            return None
+        made = BytesConv2d(activation=op.activation, dtype=y.type.dtype)
+        return chain.result(chain.add(made, *node.inputs, qparams=y.type.qparams), y)
+
+
 TO_COST_LESS: tuple[Rewrite, ...] = (
     TransposeAsMatrix(),
     PlanesIntoConvolution(),
@@ -369,6 +381,7 @@ TO_COST_LESS: tuple[Rewrite, ...] = (
     FlatPixels(),
     DiagonalConvolution(),
     RowsIntoChannels(),
+    RowsOfBytes(),
 )
 """Applied to operators that Vela accepts, if its estimate is lower."""
 

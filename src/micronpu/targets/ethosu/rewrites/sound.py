@@ -6,6 +6,7 @@ these operators silently, so no rule refuses them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -47,11 +48,9 @@ class LinearAsConvolution(RewriteOf[FullyConnected]):
     def replaced(self, node: Node, op: FullyConnected, chain: Chain) -> list[Node] | None:
         x, weight, bias = node.inputs
         outputs, inputs = weight.shape
-        assert weight.data is not None
         rows, pixels = x.type.size // inputs, _pixels(inputs)
         depth = inputs // pixels
-        shape = (outputs, pixels, 1, depth)
-        kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
+        kernel = chain.reshape(weight, outputs, pixels, 1, depth)
         image = chain.reshape(x, *((1, 1, rows, depth) if pixels == 1 else (1, rows * pixels, 1, depth)))
         made = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=op.activation, dtype=op.dtype)
         return chain.result(chain.add(made, image, kernel, bias, qparams=node.output.type.qparams), node.output)
@@ -59,12 +58,8 @@ class LinearAsConvolution(RewriteOf[FullyConnected]):
 
 def _pixels(inputs: int) -> int:
     """The fewest pixels into which the inputs of a layer are divided so that each has at most Vela's most channels."""
-    fits = (
-        n
-        for n in range(1, TosaEmitter.LARGEST_KERNEL + 1)
-        if inputs % n == 0 and inputs // n <= TosaEmitter.MOST_INPUTS
-    )
-    return next(fits, 1)
+    counts = range(1, TosaEmitter.LARGEST_KERNEL + 1)
+    return next((n for n in counts if inputs % n == 0 and inputs // n <= TosaEmitter.MOST_INPUTS), 1)
 
 
 class ExtremesAsPools(RewriteOf[Amax | Amin]):
@@ -82,10 +77,8 @@ class ExtremesAsPools(RewriteOf[Amax | Amin]):
 
     def replaced(self, node: Node, op: Amax | Amin, chain: Chain) -> list[Node] | None:
         x, y = node.inputs[0], node.output
-        if x.type.qparams is None:
-            return None
         smallest = isinstance(op, Amin)
-        if smallest and x.type.dtype is not DType.INT8:
+        if x.type.qparams is None or (smallest and x.type.dtype is not DType.INT8):
             return None  # the smallest int16 number has no negative
         qparams = x.type.qparams
         if smallest:
@@ -99,14 +92,9 @@ class ExtremesAsPools(RewriteOf[Amax | Amin]):
 
 def _runs(axes: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """First and last axis of each run of consecutive axes."""
-    start = previous = None
-    for axis in sorted(axes):
-        if previous is not None and start is not None and axis != previous + 1:
-            yield start, previous
-            start = axis
-        start, previous = axis if start is None else start, axis
-    if start is not None and previous is not None:
-        yield start, previous
+    for _, run in itertools.groupby(enumerate(sorted(axes)), lambda pair: pair[1] - pair[0]):
+        consecutive = [axis for _, axis in run]
+        yield consecutive[0], consecutive[-1]
 
 
 def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
