@@ -444,23 +444,15 @@ class TosaEmitter:
         """
         if x.dtype == "INT48":
             return self.requantize(x, factors, limits)
-        multipliers, shifts = [], []
-        for factor in factors:
-            fraction, shift = math.frexp(factor)
-            multiplier = math.floor(fraction * 2**31) + 1
-            if multiplier == 2**31:
-                multiplier, shift = 2**30 + 1, shift + 1
-            if shift < -31:
-                multiplier, shift = 0, 0
-            multipliers.append(multiplier)
-            shifts.append(shift)
+        pairs = [(math.floor(fraction * 2**31) + 1, shift) for fraction, shift in map(math.frexp, factors)]
+        pairs = [(m, s) if m < 2**31 else (2**30 + 1, s + 1) for m, s in pairs]
+        multipliers, shifts = zip(*((m, s) if s >= -31 else (0, 0) for m, s in pairs), strict=True)
         return self.clamp(self._bounded(x, multipliers, shifts, 0, "SINGLE_ROUND"), *limits)
 
-    def result(self, x: TosaTensor, zero: int | None = None) -> TosaTensor:
+    def result(self, x: TosaTensor) -> TosaTensor:
         """An int32 number with the result's scale and zero point 0: add the zero point and saturate."""
         y = self.output_type
-        zeros = (0, y.zero_point if zero is None else zero)
-        return self.rescale(x, _NAMES[y.dtype], [1 << 30], [30], zeros=zeros, rounding="SINGLE_ROUND")
+        return self.rescale(x, _NAMES[y.dtype], [1 << 30], [30], zeros=(0, y.zero_point), rounding="SINGLE_ROUND")
 
     # -- traversal
 

@@ -236,50 +236,35 @@ def _matrix_product(emit: Emitter, node: Node) -> fx.Node:
     return emit.reshape(y, node.output.shape)
 
 
-@_lowers(Conv2d, DepthwiseConv2d)
+@_lowers(Conv2d, DepthwiseConv2d, TransposeConv2d)
 def _convolution(emit: Emitter, node: Node) -> fx.Node:
     op, (x, weight, bias) = node.op, node.inputs
-    assert isinstance(op, (Conv2d, DepthwiseConv2d)) and bias.data is not None
-    depthwise = isinstance(op, DepthwiseConv2d)
-    if not depthwise and _is_matrix_product(node):
+    assert isinstance(op, (Conv2d, DepthwiseConv2d, TransposeConv2d)) and bias.data is not None
+    more: list[object]
+    scratch: tuple[int, ...]
+    if isinstance(op, TransposeConv2d):
+        kind, begin, more = "transpose_", op.crop, [[0, 0], [1, 1]]
+        scratch = transposed_convolution_bytes(node, emit.core)
+    elif isinstance(op, Conv2d) and _is_matrix_product(node):
         return _matrix_product(emit, node)
+    else:
+        more = [list(op.dilation), *([weight.shape[3] // x.shape[3]] if isinstance(op, DepthwiseConv2d) else [])]
+        kind, begin = "depthwise_" if isinstance(op, DepthwiseConv2d) else "", op.padding
+        scratch = (convolution_bytes(node, emit.core),)
     return emit.kernel(
-        "quantized_depthwise_conv2d_nhwc" if depthwise else "quantized_conv2d_nhwc",
+        f"quantized_{kind}conv2d_nhwc",
         node.output.shape,
         emit.value(x),
         emit.value(weight),
         emit.constant(bias.data.astype(np.int32)),
         list(op.stride),
-        [op.padding.top, op.padding.left],
-        list(op.dilation),
-        *([weight.shape[3] // x.shape[3]] if depthwise else []),
+        [begin.top, begin.left],
+        *more,
         -x.type.zero_point,
         node.output.type.zero_point,
         *_multipliers(emit, node),
         *op.activation.limits(node.output.type),
-        emit.scratch(convolution_bytes(node, emit.core)),
-    )
-
-
-@_lowers(TransposeConv2d)
-def _transposed_convolution(emit: Emitter, node: Node) -> fx.Node:
-    op, (x, weight, bias) = node.op, node.inputs
-    assert isinstance(op, TransposeConv2d) and bias.data is not None
-    return emit.kernel(
-        "quantized_transpose_conv2d_nhwc",
-        node.output.shape,
-        emit.value(x),
-        emit.value(weight),
-        emit.constant(bias.data.astype(np.int32)),
-        list(op.stride),
-        [op.crop.top, op.crop.left],
-        [0, 0],
-        [1, 1],
-        -x.type.zero_point,
-        node.output.type.zero_point,
-        *_multipliers(emit, node),
-        *op.activation.limits(node.output.type),
-        *(emit.scratch(size) for size in transposed_convolution_bytes(node, emit.core)),
+        *map(emit.scratch, scratch),
     )
 
 

@@ -16,7 +16,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.emit.tosa import MAX_RANK, TosaEmitter
 from micronpu.emit.written import WrittenModel
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.op import Rescaling
+from micronpu.ir.op import Op, Rescaling
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d, TransposeConv2d
 from micronpu.ops.indices import GatherRows, ScatterRows
@@ -85,8 +85,8 @@ def _is_sound(node: Node) -> bool:
     return not isinstance(node.op, Conv2d) or max(node.op.stride) <= LARGEST_STRIDE
 
 
-def _behind_reshapes(tensor: Tensor, producers: Mapping[Tensor, Node]) -> Tensor:
-    while tensor in producers and isinstance(producers[tensor].op, Reshape):
+def _behind(tensor: Tensor, producers: Mapping[Tensor, Node], kinds: tuple[type[Op], ...] = (Reshape,)) -> Tensor:
+    while tensor in producers and isinstance(producers[tensor].op, kinds):
         tensor = producers[tensor].inputs[0]
     return tensor
 
@@ -102,7 +102,7 @@ def flatten_pads(graph: Graph) -> None:
     producers = graph.producers()
     nodes: list[Node] = []
     for node in graph.nodes:
-        source = _behind_reshapes(node.inputs[0], producers)
+        source = _behind(node.inputs[0], producers)
         product = source in producers and isinstance(producers[source].op, BatchMatmul)
         nodes += _flat(node, source) if isinstance(node.op, Pad) and product else [node]
     if len(nodes) > len(graph.nodes):
@@ -121,7 +121,7 @@ def copy_slices(graph: Graph) -> None:
     """
     walk = Walk(graph)
     for node in walk:
-        source = _behind_reshapes(node.inputs[0], walk.producer)
+        source = _behind(node.inputs[0], walk.producer)
         if isinstance(node.op, BatchMatmul) and source in walk.producer and _cuts_matrices(walk.producer[source]):
             chain, x = Chain("copy_slices", node), node.inputs[0]
             copied = chain.add(MaxPool2d((1, 1), (1, 1)), chain.reshape(x, 1, *x.shape))
@@ -246,8 +246,7 @@ def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
 
 def _refuse(graph: Graph, via: str, family: str) -> None:
     for node in graph.nodes:
-        why = objection(node, via, family)
-        if why:
+        if why := objection(node, via, family):
             raise UnsupportedError(f"`{node.op.name}`: {why}.")
 
 
@@ -260,9 +259,7 @@ def _convolves_slices(graph: Graph) -> str:
     producer = graph.producers()
     seen: set[Tensor] = set()
     for node, _ in graph.of(Conv2d, TransposeConv2d):
-        before = producer.get(node.inputs[0])
-        while before is not None and isinstance(before.op, (Pad, Reshape, Transpose)):
-            before = producer.get(before.inputs[0])
+        before = producer.get(_behind(node.inputs[0], producer, (Pad, Reshape, Transpose)))
         if before is None or not isinstance(before.op, Slice) or before.inputs[0] not in producer:
             continue
         if before.inputs[0] in seen:

@@ -235,7 +235,6 @@ class Bench:
         return self._best[key]
 
     def _search(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
-
         def estimate(nodes: Sequence[Node], instead: Node) -> int | None:
             reads_before = before is not None and nodes[0].inputs[0] is before.output
             cost = self.cycles([before, *nodes] if before is not None and reads_before else nodes)
@@ -247,15 +246,8 @@ class Bench:
                 cost = None if own is None else cost + own
             return cost
 
-        found = choose(
-            node,
-            lambda n: True,
-            estimate,
-            TO_COST_LESS,
-            disabled=self._spec.disabled_node_rewrites,
-            least_gain=_LEAST_GAIN,
-            before=before,
-        )
+        disabled, gain = self._spec.disabled_node_rewrites, _LEAST_GAIN
+        found = choose(node, lambda n: True, estimate, TO_COST_LESS, disabled=disabled, least_gain=gain, before=before)
         return (found.rewrites[0], found.offer) if found is not None and found.rewrites else None
 
 
@@ -294,8 +286,7 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
         if offer is None:
             continue
         (rewrite,) = (r for r in TO_COST_LESS if r.name == offer[0])
-        nodes = list(rewrite.offers(node, before))[offer[1]]
-        replaced[node] = nodes
+        nodes = replaced[node] = list(rewrite.offers(node, before))[offer[1]]
         if before is not None and nodes[0].inputs[0] is not before.output:
             gone.add(before)
     used = Counter(replaced[node][0].origin.passes[-1] for node in graph.nodes if node in replaced)
@@ -536,10 +527,9 @@ def plan_name(format: str, rewrites: bool) -> str:
 def _alone(nodes: Sequence[Node]) -> Graph:
     """Return the nodes as a separate graph; values that they do not compute become inputs."""
     made = {t for n in nodes for t in n.outputs}
-    read = [t for n in nodes for t in n.inputs]
-    inputs = list(dict.fromkeys(t for t in read if t not in made and not t.is_constant))
-    last = [t for t in nodes[-1].outputs]
-    graph = Graph(inputs, last, [Node(n.op, list(n.inputs), list(n.outputs), n.origin) for n in nodes]).clone()
+    inputs = list(dict.fromkeys(t for n in nodes for t in n.inputs if t not in made and not t.is_constant))
+    copies = [Node(n.op, list(n.inputs), list(n.outputs), n.origin) for n in nodes]
+    graph = Graph(inputs, list(nodes[-1].outputs), copies).clone()
     SplitPads().run(graph)
     graph.rename()
     return graph

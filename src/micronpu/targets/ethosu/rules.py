@@ -26,7 +26,7 @@ from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.legalize import emitters_of, legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_FIT
-from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer, entry_of, options_of
+from micronpu.targets.ethosu.vela.compiler import VelaEndedError, compile_flatbuffer, entry_of, options_of
 from micronpu.targets.options import Checks, name_of, refusal
 
 RULE = "vela_accepts"
@@ -126,10 +126,8 @@ class VelaJudge:
         for format in self.formats:
             try:
                 compile_flatbuffer(self._emitters[format](legal).data, self.spec, _UNBUFFERED)
-            except VelaError as error:
-                self._ended |= isinstance(error, VelaEndedError)
-                objections[format] = error.what
             except (InternalError, UnsupportedError) as error:
+                self._ended |= isinstance(error, VelaEndedError)
                 objections[format] = error.what
             else:
                 break
@@ -147,10 +145,8 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
     builder = GraphBuilder()
     operands = []
     for tensor in node.inputs:
-        if tensor.is_constant and _is_any(tensor):
-            operands.append(Tensor(tensor.name, tensor.type, _quick(tensor.type)))
-        elif tensor.is_constant:
-            operands.append(Tensor(tensor.name, tensor.type, tensor.data))
+        if tensor.is_constant:
+            operands.append(Tensor(tensor.name, tensor.type, _quick(tensor.type) if _is_any(tensor) else tensor.data))
         elif channels_last and len(tensor.shape) == 4:
             shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
             operands.append(builder.emit(Transpose(TO_CHANNELS_FIRST), builder.input(tensor.type.with_shape(shape))))

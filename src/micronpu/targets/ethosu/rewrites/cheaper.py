@@ -80,8 +80,7 @@ class PlanesIntoConvolution(_Offers):
         if before is None or not _is_layout(before, TO_CHANNELS_LAST) or not _is_plain(node):
             return
         x, depth = before.inputs[0], before.output.shape[3]
-        groups = {1, node.op.stride[1]} if isinstance(node.op, Conv2d) else {1}
-        for group in sorted(groups):
+        for group in sorted({1, node.op.stride[1]} if isinstance(node.op, Conv2d) else {1}):
             filled = -(-group * depth // _LANES) * _LANES
             for lanes in sorted({group * depth, filled, 2 * _LANES} if filled == _LANES else {group * depth, filled}):
                 for pixels in _BLOCKS:
