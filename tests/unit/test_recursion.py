@@ -55,6 +55,7 @@ BOUNDED = {
     "frontend/positions.py": {"_fits": NESTED},
     "ops/pooling.py": {"_adaptive_max_to_pools.build": "axes"},
     "ops/bounds.py": {"never_negative.of"},
+    "quantize/powers.py": dict.fromkeys(("_Parts.logarithm", "_Parts._scaled"), "a maximum"),
     "partition/host_block.py": {
         **dict.fromkeys(("_Builder.run", "_Builder.run.call", "_Builder._module"), MODULES),
         **dict.fromkeys(("tensors_of", "_leave_out_unread"), FLOW),

@@ -20,6 +20,8 @@ from micronpu.ops.slicing import CONCATENATIONS, SLICES, STACKS
 from micronpu.quantize.nodes import form_of, line_of, moves, power_of
 from micronpu.quantize.writer import GraphWriter, switchable
 
+_DEEPEST = 32  # successive operators between a convolution and its logarithm; published networks have a few
+
 
 @switchable
 def logarithms_of_powers(model: GraphModule, able: Capabilities) -> bool:
@@ -96,14 +98,15 @@ class _Parts:
     def __init__(self, model: GraphModule, write: GraphWriter, floor: float) -> None:
         self._model, self._write, self._floor = model, write, floor
 
-    def logarithm(self, x: Node, axis: int) -> Node:
+    def logarithm(self, x: Node, axis: int, depth: int = 0) -> Node:
         """Return the logarithm of the power of pairs along an axis, which stays with a size of 1."""
         x, write = self._without_factor(x), self._write
         name, given = overload_name(x), arguments(x)
-        joins = name in STACKS and given["dim"] % value_of(x).dim() == axis
-        if name in (*CONCATENATIONS, *SLICES) and given["dim"] % value_of(x).dim() != axis:
-            return write.copy(x, {part: self.logarithm(part, axis) for part in x.all_input_nodes})
-        a, b = given["tensors"] if joins else (write("select.int", x, axis, i) for i in range(2))
+        is_part, is_stack = name in (*CONCATENATIONS, *SLICES), name in STACKS
+        own = given["dim"] % value_of(x).dim() if is_part or is_stack else axis
+        if is_part and own != axis and depth < _DEEPEST:
+            return write.copy(x, {part: self.logarithm(part, axis, depth + 1) for part in x.all_input_nodes})
+        a, b = given["tensors"] if is_stack and own == axis else (write("select.int", x, axis, i) for i in range(2))
         a, b = (self._of_square(v) for v in (a, b))
         sum = write("add.Tensor", a, write("softplus.default", write("sub.Tensor", b, a)))
         return write("unsqueeze.default", sum, axis)
@@ -125,9 +128,9 @@ class _Parts:
                 return self._scaled(a, factor.expand(value_of(a).shape)) or x
         return x
 
-    def _scaled(self, x: Node, factor: torch.Tensor) -> Node | None:
+    def _scaled(self, x: Node, factor: torch.Tensor, depth: int = 0) -> Node | None:
         """Return x with factors of its elements merged into the convolutions before it; None if that is impossible."""
-        if len(x.users) > 1:
+        if len(x.users) > 1 or depth == _DEEPEST:
             return None
         name, operands = overload_name(x), x.all_input_nodes
         if name in CONVOLUTIONS:
@@ -141,7 +144,7 @@ class _Parts:
             first += shape.numel()
         spread = torch.ones(first)
         spread[called(x, places).abs().flatten()] = factor.flatten()
-        made = {n: self._scaled(n, spread[places[n]]) for n in operands}
+        made = {n: self._scaled(n, spread[places[n]], depth + 1) for n in operands}
         return None if None in made.values() else self._write.copy(x, made)
 
     def _convolved(self, x: Node, factor: torch.Tensor) -> Node | None:

@@ -109,11 +109,10 @@ class Blame(JsonReport):
     def summary(self) -> str:
         """Return a sentence with the accuracy at the output."""
         of = f" of {self.given_rows}" if self.given_rows != self.rows else ""
-        rows = f"{self.rows}{of} row{'' if self.given_rows == 1 else 's'}"
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
+        rows = f"against float, on {self.rows}{of} row{'' if self.given_rows == 1 else 's'} {where}"
         metric = "" if self.metric is None else f"{self.metric}; "
-        of = f"{decibel_text(self.sqnr)} at the output of the {self.activations} model against float"
-        return f"{metric}{of}, on {rows} {where}."
+        return f"{metric}{decibel_text(self.sqnr)} at the output of the {self.activations} model {rows}."
 
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {

@@ -356,7 +356,7 @@ def test_inputs_that_do_not_fit(program):
     refused(
         lambda: program.run(X[:, 0]), ModelError, "must be float32[1, 2, 6, 6], but float32[1, 6, 6] was given. Try"
     )
-    refused(lambda: program.run(X.int()), ModelError, "but int32[1, 2, 6, 6] was given. Try: tensor.to(torch.float32).")
+    refused(lambda: program.run(X.int()), ModelError, "but int32[1, 2, 6, 6] was given. Try: tensor.to(torch.float32)")
     refused(lambda: program.run(X.tolist()), ModelError, "must be a tensor", "but a list was given. Try: torch.as_te")
 
 
