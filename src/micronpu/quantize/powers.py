@@ -17,10 +17,9 @@ from micronpu.ir.facts import Form
 from micronpu.ir.lowering import Capabilities
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.slicing import CONCATENATIONS, SLICES, STACKS
+from micronpu.quantize import thresholds as at
 from micronpu.quantize.nodes import form_of, line_of, moves, power_of
 from micronpu.quantize.writer import GraphWriter, switchable
-
-_DEEPEST = 32  # successive operators between a convolution and its logarithm; published networks have a few
 
 
 @switchable
@@ -104,7 +103,7 @@ class _Parts:
         name, given = overload_name(x), arguments(x)
         is_part, is_stack = name in (*CONCATENATIONS, *SLICES), name in STACKS
         own = given["dim"] % value_of(x).dim() if is_part or is_stack else axis
-        if is_part and own != axis and depth < _DEEPEST:
+        if is_part and own != axis and depth < at.DEEPEST:
             return write.copy(x, {part: self.logarithm(part, axis, depth + 1) for part in x.all_input_nodes})
         a, b = given["tensors"] if is_stack and own == axis else (write("select.int", x, axis, i) for i in range(2))
         a, b = (self._of_square(v) for v in (a, b))
@@ -130,7 +129,7 @@ class _Parts:
 
     def _scaled(self, x: Node, factor: torch.Tensor, depth: int = 0) -> Node | None:
         """Return x with factors of its elements merged into the convolutions before it; None if that is impossible."""
-        if len(x.users) > 1 or depth == _DEEPEST:
+        if len(x.users) > 1 or depth == at.DEEPEST:
             return None
         name, operands = overload_name(x), x.all_input_nodes
         if name in CONVOLUTIONS:

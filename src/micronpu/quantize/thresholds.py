@@ -200,3 +200,4 @@ SAME_WEIGHTS = 1e-9  # Weights of far values that are almost zero [share of the 
 SATURATING = 1e9  # Finite number that represents infinity in a pad [value; beyond any range, calculated]
 NO_GAIN = 1e-12  # Relative gain of another rounding that is one of float64's rounding [ratio; calculated]
 SAMPLE_PART, RECORDING_PART = 8, 4  # One of how many is held out [samples; not measured]
+DEEPEST = 32  # Operators between a convolution and its logarithm [operators; a few in published networks, assumed]
