@@ -72,7 +72,7 @@ def compiled(target: str, activations: str, **options: Any) -> CompiledMethods:
 
 def apart(target: str, activations: str) -> list[EthosUPartition]:
     """Partitions that might share their weights and do not yet."""
-    own = parts_of(compiled(target, activations, shared_weights=False))
+    own = parts_of(compiled(target, activations, shared_weights=False, disabled_passes=("rows_of_bytes",)))
     return [replace(part, spec=replace(part.spec, shared_weights=True)) for part in own]
 
 
