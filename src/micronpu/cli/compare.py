@@ -114,7 +114,7 @@ def compare(
             if folder is not None:
                 _write(folder, key, known.values())
             callback("compare", len(known) / len(wanted))
-    found = Candidates(model, (scoring.metric or "top1") if scoring.labels else "", tuple(known[job] for job in wanted))
+    found = Candidates(model, scoring.name or "", tuple(known[job] for job in wanted))
     out = console.words(report_json)
     if report_json != console.STANDARD_OUTPUT:
         out.print(found)

@@ -13,7 +13,7 @@ import typer
 
 import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
-from micronpu.base.files import check_writable, read_file
+from micronpu.base.files import check_writable
 from micronpu.cli import console
 from micronpu.cli.compiled import read_program
 from micronpu.cli.options import complete_target
@@ -116,7 +116,8 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
     """Compare two programs by their files."""
     from micronpu.report.difference import Difference, Figure
 
-    first, second = (read_pte(read_program(path), name=str(path)) for path in (before, after))
+    files = {path: read_program(path) for path in (before, after)}
+    first, second = (read_pte(files[path], name=str(path)) for path in (before, after))
 
     def io(summary: PteSummary) -> dict[str, object]:
         return {name: (m.inputs, m.outputs) for name, m in summary.methods.items()}
@@ -128,24 +129,19 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
         )
 
     def numbers(path: Path, summary: PteSummary) -> dict[str, int]:
-        data = read_program(path)
-        found = {"file, bytes": len(data), "delegates": len(summary.payloads)}
+        found = {"file, bytes": len(files[path]), "delegates": len(summary.payloads)}
         for number, (backend, payload) in enumerate(summary.payloads):
             found[f"payload {number} ({backend}), bytes"] = len(payload)
         for name in summary.methods:
-            calls = read_plan(data, name=str(path), method=name)[0].calls
+            calls = read_plan(files[path], name=str(path), method=name)[0].calls
             found |= {f"{name} calls {kind}": n for kind, n in Counter(c.operator for c in calls if c.operator).items()}
         return found
 
     a, b = numbers(before, first), numbers(after, second)
     figures = [Figure(name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))]
-    changed = [
-        number
-        for number, (mine, theirs) in enumerate(zip(first.payloads, second.payloads, strict=False))
-        if mine != theirs
-    ]
-    figures.append(Figure("payloads with other bytes", 0, len(changed)))
-    figures.append(Figure("programs with other bytes", 0, int(read_file(before) != read_file(after))))
+    changed = sum(mine != theirs for mine, theirs in zip(first.payloads, second.payloads, strict=False))
+    figures.append(Figure("payloads with other bytes", 0, changed))
+    figures.append(Figure("programs with other bytes", 0, int(files[before] != files[after])))
     return Difference(str(before), str(after), tuple(figures))
 
 

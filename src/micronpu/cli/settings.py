@@ -177,14 +177,17 @@ class Scoring:
         if self.metric is not None and self.labels is None:
             raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
 
+    @property
+    def name(self) -> str | None:
+        """The metric, by default top1; None without labels."""
+        return self.metric or (None if self.labels is None else "top1")
+
     def of(self, rows: object) -> object:
         """Return inputs with the labels and the metric, if there are labels."""
         self.check()
         if self.labels is None:
             return rows
-        return micronpu.Verification(
-            data=rows, labels=load_labels(self.labels), metric=load_metric(self.metric or "top1")
-        )
+        return micronpu.Verification(data=rows, labels=load_labels(self.labels), metric=load_metric(self.name))
 
 
 NO_SCORING = Scoring()
@@ -248,7 +251,7 @@ class Limits:
             checks,
             data=None if self.data is None else load_calibration(self.data, loaded),
             labels=load_labels(self.labels),
-            metric=load_metric(self.metric or (None if self.labels is None else "top1")),
+            metric=load_metric(Scoring(self.labels, self.metric).name),
         )
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:

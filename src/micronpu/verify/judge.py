@@ -248,8 +248,9 @@ def _on_other_data(against: Comparison) -> Comparison:
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
-    powers = np.zeros((4 + 1, 2))  # the last row for short recordings
-    calls = [call * 4 // n if n >= 4 else 4 for n in lengths for call in range(n)]
+    parts = 4
+    powers = np.zeros((parts + 1, 2))  # the last row for short recordings
+    calls = [call * parts // n if n >= parts else parts for n in lengths for call in range(n)]
     for quarter, y, x in zip(calls, found, wanted, strict=True):
         known = np.isfinite(x)
         powers[quarter] += np.square(x[known]).sum(), np.square(y[known] - x[known]).sum()
